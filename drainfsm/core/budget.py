@@ -1,0 +1,245 @@
+"""Does a save fit before the hard deadline? Pure arithmetic, no clock.
+
+The rule: save only if ``remaining > quiesce + durable + commit + exit_margin``, strictly; terms
+that are already spent drop out. Everything here is in whole milliseconds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from drainfsm.core.quantiles import samples_needed, upper_bound
+
+QUIESCE_QUANTILE = 0.95
+DURABLE_QUANTILE = 0.99
+COMMIT_QUANTILE = 0.95
+
+SAMPLES_MAX = 512
+"""Samples kept in the state and carried into the next attempt: enough for p99 (299)."""
+
+COMPARABLE_BYTES_RATIO = 1.25
+"""A sample speaks for a save whose size is within this factor of its own."""
+
+
+class Allowances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fixed reserves of a drain, from configuration."""
+
+    handler_ms: int = 1_000
+    """From the platform's notice to the coordinator's decision."""
+
+    quiesce_ms: int = 5_000
+    """Longest wait for all ranks to reach the stop step."""
+
+    commit_ms: int = 3_000
+    """Verify the entries, write the manifest, create the commit slot."""
+
+    exit_margin_ms: int = 5_000
+    """From "leave" to no process left."""
+
+    clock_skew_ms: int = 500
+    """Largest difference assumed between the clock of the deadline and ours."""
+
+    store_bytes_per_s: int = 100_000_000
+    """Assumed durable write bandwidth of the whole job before a save was seen."""
+
+    barrier_ms: int = 1_000
+    """Fixed cost of a save: planning collectives, barriers, clean-up."""
+
+    schedule_slack_ms: int = 30_000
+    """A SOFT notice starts its drain this much before the latest safe start."""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """What one committed save, and the quiesce before it, really took."""
+
+    world_size: int
+    save_bytes: int
+    store: str
+    """Kind and place of the store, so that a move to another one starts afresh."""
+
+    durable_ms: int
+    """From the order to save to every byte durable, on the slowest rank."""
+
+    commit_ms: int
+    """Verify, manifest, commit slot."""
+
+    quiesce_ms: int | None = None
+    """Only drains quiesce; a periodic save has none."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """The save that is being decided on."""
+
+    world_size: int
+    save_bytes: int
+    store: str
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one term of the rule comes from."""
+
+    value_ms: int
+    basis: str
+    """``quantile`` (distribution-free bound), ``observed_max``, ``sizing`` or ``allowance``."""
+
+    sample_count: int
+    samples_needed: int
+
+
+class Stage(enum.StrEnum):
+    """How far the drain is: terms of earlier stages are spent and drop out."""
+
+    NOTICE = "notice"
+    QUIESCED = "quiesced"
+    SAVING = "saving"
+    DURABLE = "durable"
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """One evaluation of the rule with all of its inputs, as stored in decision events."""
+
+    stage: Stage
+    now_unix_ms: int
+    deadline_unix_ms: int
+    clock_skew_ms: int
+    remaining_ms: int
+    """Time that can be relied on: deadline - skew - now, never negative."""
+
+    quiesce: Evidence | None
+    durable: Evidence | None
+    commit: Evidence | None
+    exit_margin_ms: int
+    needed_ms: int
+    fits: bool
+
+    @property
+    def save_budget_ms(self) -> int:
+        """What is left for the durable write once the allowances are subtracted."""
+        durable = self.durable.value_ms if self.durable else 0
+        return self.remaining_ms - (self.needed_ms - durable)
+
+
+def save_budget_ms(*, window_ms: int, allowances: Allowances) -> int:
+    """Durable-write budget of a fresh window, skew and reserves off; never negative.
+
+    150 s with 5/20/15/15 s reserved (and no skew) leave 95 s.
+    """
+    reserved = (
+        allowances.handler_ms
+        + allowances.quiesce_ms
+        + allowances.commit_ms
+        + allowances.exit_margin_ms
+        + allowances.clock_skew_ms
+    )
+    return max(0, window_ms - reserved)
+
+
+def remaining_ms(*, deadline_unix_ms: int, now_unix_ms: int, clock_skew_ms: int) -> int:
+    """Time left that can be relied on; zero, never negative, once it is gone."""
+    return max(0, deadline_unix_ms - clock_skew_ms - now_unix_ms)
+
+
+def comparable(samples: Iterable[Sample], load: Load) -> tuple[Sample, ...]:
+    """The samples of real saves that speak for this load."""
+    return tuple(
+        s
+        for s in samples
+        if s.world_size == load.world_size
+        and s.store == load.store
+        and load.save_bytes <= s.save_bytes * COMPARABLE_BYTES_RATIO
+        and s.save_bytes <= load.save_bytes * COMPARABLE_BYTES_RATIO
+    )
+
+
+def sizing_ms(samples: Iterable[Sample], load: Load, allowances: Allowances) -> int:
+    """Bytes over the slowest bandwidth seen in this store (or assumed), plus the fixed cost."""
+    rates = [
+        s.save_bytes * 1_000 // max(1, s.durable_ms)
+        for s in samples
+        if s.store == load.store and s.save_bytes > 0
+    ]
+    rate = max(1, min(rates, default=allowances.store_bytes_per_s))
+    return -(-load.save_bytes * 1_000 // rate) + allowances.barrier_ms
+
+
+def evidence(
+    values_ms: Sequence[int], *, quantile: float, floor_ms: int, basis: str
+) -> Evidence:
+    """The quantile's bound; with too few samples the observed maximum or the floor."""
+    needed = samples_needed(quantile)
+    bound = upper_bound(values_ms, quantile=quantile)
+    if bound is not None:
+        return Evidence(
+            value_ms=bound,
+            basis="quantile",
+            sample_count=len(values_ms),
+            samples_needed=needed,
+        )
+    observed = max(values_ms, default=0)
+    return Evidence(
+        value_ms=max(observed, floor_ms),
+        basis="observed_max" if observed > floor_ms else basis,
+        sample_count=len(values_ms),
+        samples_needed=needed,
+    )
+
+
+def evaluate(
+    *,
+    stage: Stage,
+    now_unix_ms: int,
+    deadline_unix_ms: int,
+    clock_skew_ms: int,
+    allowances: Allowances,
+    samples: Sequence[Sample],
+    load: Load,
+) -> Budget:
+    """The rule at one instant. ``clock_skew_ms`` is the larger of configured and estimated skew."""
+    alike = comparable(samples, load)
+    quiesce = durable = commit = None
+    if stage is Stage.NOTICE:
+        quiesce = evidence(
+            [s.quiesce_ms for s in samples if s.quiesce_ms is not None],
+            quantile=QUIESCE_QUANTILE,
+            floor_ms=allowances.quiesce_ms,
+            basis="allowance",
+        )
+    if stage in (Stage.NOTICE, Stage.QUIESCED):
+        durable = evidence(
+            [s.durable_ms for s in alike],
+            quantile=DURABLE_QUANTILE,
+            floor_ms=sizing_ms(samples, load, allowances),
+            basis="sizing",
+        )
+    if stage is not Stage.DURABLE:
+        commit = evidence(
+            [s.commit_ms for s in alike],
+            quantile=COMMIT_QUANTILE,
+            floor_ms=allowances.commit_ms,
+            basis="allowance",
+        )
+    terms = sum(
+        term.value_ms for term in (quiesce, durable, commit) if term is not None
+    )
+    left = remaining_ms(
+        deadline_unix_ms=deadline_unix_ms,
+        now_unix_ms=now_unix_ms,
+        clock_skew_ms=clock_skew_ms,
+    )
+    needed = terms + allowances.exit_margin_ms
+    return Budget(
+        stage=stage,
+        now_unix_ms=now_unix_ms,
+        deadline_unix_ms=deadline_unix_ms,
+        clock_skew_ms=clock_skew_ms,
+        remaining_ms=left,
+        quiesce=quiesce,
+        durable=durable,
+        commit=commit,
+        exit_margin_ms=allowances.exit_margin_ms,
+        needed_ms=needed,
+        fits=left > needed,
+    )

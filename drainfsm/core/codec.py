@@ -1,0 +1,171 @@
+"""Bytes to records and back. One JSON object a record, so a log can be read with ``less``.
+
+Forward compatible: unknown fields are ignored, and an event of an unknown kind is kept, byte for
+byte, as ``UnknownFact``. A record of a higher schema version is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from drainfsm.core.events import KINDS, Event, UnknownFact
+from drainfsm.core.manifest import FORMAT_VERSION
+from drainfsm.core.records import SCHEMA_VERSION, Record
+from drainfsm.errors import ManifestMismatchError, RecordUnreadableError
+
+T = TypeVar("T")
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    v: int = SCHEMA_VERSION
+    id: str
+    job_id: str
+    epoch: int
+    follows: int
+    at_unix_ms: int
+    events: tuple[Event, ...]
+
+
+class _Loose(msgspec.Struct, frozen=True, kw_only=True):
+    v: int = SCHEMA_VERSION
+    id: str
+    job_id: str
+    epoch: int
+    follows: int
+    at_unix_ms: int
+    events: tuple[msgspec.Raw, ...]
+
+
+class _Kind(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+
+
+_encoder = msgspec.json.Encoder()
+_strict = msgspec.json.Decoder(_Wire)
+_loose = msgspec.json.Decoder(_Loose)
+_kind = msgspec.json.Decoder(_Kind)
+_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Event)
+
+
+def encode(record: Record) -> bytes:
+    """One line of JSON, no newline. The same record gives the same bytes every time."""
+    events = [_raw(event) for event in record.events]
+    return _encoder.encode(
+        {
+            "v": record.v,
+            "id": record.id,
+            "job_id": record.job_id,
+            "epoch": record.epoch,
+            "follows": record.follows,
+            "at_unix_ms": record.at_unix_ms,
+            "events": events,
+        }
+    )
+
+
+def _raw(event: Event | UnknownFact) -> object:
+    return event.body if isinstance(event, UnknownFact) else event
+
+
+def decode(data: bytes | memoryview) -> Record:
+    """The record in ``data``.
+
+    Raises:
+        RecordUnreadableError: not JSON, a field of the wrong type, or a newer schema version.
+    """
+    try:
+        wire = _strict.decode(data)
+    except msgspec.ValidationError:
+        return _decode_loosely(data)
+    except msgspec.DecodeError as error:
+        raise RecordUnreadableError(f"{error}: {bytes(data[:120])!r}") from error
+    if wire.v > SCHEMA_VERSION:
+        raise _newer(wire.v)
+    return Record(
+        v=wire.v,
+        id=wire.id,
+        job_id=wire.job_id,
+        epoch=wire.epoch,
+        follows=wire.follows,
+        at_unix_ms=wire.at_unix_ms,
+        events=wire.events,
+    )
+
+
+def _decode_loosely(data: bytes | memoryview) -> Record:
+    """The slow path: keeps events of kinds that a newer version added."""
+    try:
+        loose = _loose.decode(data)
+        if loose.v > SCHEMA_VERSION:
+            raise _newer(loose.v)
+        events: list[Event | UnknownFact] = []
+        for raw in loose.events:
+            kind = _kind.decode(raw).kind
+            if kind in KINDS:
+                events.append(_event.decode(raw))
+            else:
+                events.append(UnknownFact(kind=kind, body=msgspec.Raw(bytes(raw))))
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise RecordUnreadableError(f"{error}: {bytes(data[:120])!r}") from error
+    return Record(
+        v=loose.v,
+        id=loose.id,
+        job_id=loose.job_id,
+        epoch=loose.epoch,
+        follows=loose.follows,
+        at_unix_ms=loose.at_unix_ms,
+        events=tuple(events),
+    )
+
+
+def _newer(version: int) -> RecordUnreadableError:
+    return RecordUnreadableError(
+        f"record of schema version {version}; this drainfsm reads up to {SCHEMA_VERSION}: update it"
+    )
+
+
+def encode_lines(records: Iterable[Record]) -> bytes:
+    return b"".join(encode(record) + b"\n" for record in records)
+
+
+def decode_lines(data: bytes) -> Iterator[Record]:
+    """Records of an exported file, one a line; blank lines are skipped.
+
+    Raises:
+        RecordUnreadableError: names the line.
+    """
+    for number, line in enumerate(data.splitlines(), start=1):
+        if line.strip():
+            try:
+                yield decode(line)
+            except RecordUnreadableError as error:
+                raise RecordUnreadableError(f"line {number}: {error}") from error
+
+
+def encode_object(value: msgspec.Struct) -> bytes:
+    """Manifest, slot or requeue record as stored: indented JSON, one trailing newline."""
+    return msgspec.json.format(_encoder.encode(value), indent=1) + b"\n"
+
+
+def decode_object(data: bytes, type_: type[T], *, what: str) -> T:
+    """A stored object.
+
+    Raises:
+        ManifestMismatchError: garbled, or of a format version not known here.
+    """
+    try:
+        version = msgspec.json.decode(data, type=_Version).format_version
+        if version > FORMAT_VERSION:
+            raise ManifestMismatchError(
+                f"{what} has format version {version}; this drainfsm reads up to {FORMAT_VERSION}"
+            )
+        return msgspec.json.decode(data, type=type_)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise ManifestMismatchError(f"{what} is garbled: {error}") from error
+
+
+class _Version(msgspec.Struct, frozen=True, kw_only=True):
+    format_version: int

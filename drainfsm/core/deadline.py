@@ -1,0 +1,125 @@
+"""Instants that follow from a drain's deadline. They move earlier with it, never later."""
+
+from __future__ import annotations
+
+from drainfsm.core.budget import Budget, Stage, evaluate
+from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.state import Phase, State
+from drainfsm.errors import NoticeRejectedError
+
+AHEAD_MAX_MS = 366 * 24 * 3_600_000
+"""A deadline further ahead than this is a mistake (or Slurm's way of saying "no limit")."""
+
+PAST_MAX_MS = 24 * 3_600_000
+"""A HARD deadline further in the past than this is a mistake; a nearer one is a late notice."""
+
+
+def notice_deadline_unix_ms(notice: Notice, *, grace_ms: int, now_unix_ms: int) -> int:
+    """The deadline that the notice states, or the job's grace from when it was heard.
+
+    Raises:
+        NoticeRejectedError: it lies more than a year ahead, or so far in the past that it cannot
+            be acted on (any past for a SOFT notice, a day for a HARD one).
+    """
+    deadline = notice.deadline_unix_ms
+    if deadline is None:
+        deadline = notice.received_unix_ms + grace_ms
+    ahead_ms = deadline - now_unix_ms
+    if ahead_ms > AHEAD_MAX_MS:
+        raise NoticeRejectedError(
+            f"notice {notice.identity}: its deadline is {ahead_ms // 86_400_000} days ahead; "
+            "more than a year is taken for a mistake, state the real one"
+        )
+    soft = notice.notice_class is NoticeClass.SOFT
+    if ahead_ms < -PAST_MAX_MS or (soft and ahead_ms <= 0):
+        raise NoticeRejectedError(
+            f"notice {notice.identity}: its deadline is {-ahead_ms / 1_000:.1f} s in the past; "
+            "state one ahead, and check the clocks of source and node"
+        )
+    return deadline
+
+
+def stage_of(state: State) -> Stage:
+    """Which terms of the rule are still to come."""
+    match state.phase:
+        case Phase.QUIESCING | Phase.QUIESCED:
+            return Stage.QUIESCED
+        case Phase.SAVING | Phase.STAGED:
+            return Stage.SAVING
+        case Phase.DURABLE | Phase.PUBLISHED | Phase.LEAVING:
+            return Stage.DURABLE
+        case Phase.NOTICED if state.hold_from_unix_ms is not None:
+            return Stage.QUIESCED
+        case _:
+            return Stage.NOTICE
+
+
+def budget_of(
+    state: State,
+    *,
+    now_unix_ms: int,
+    deadline_unix_ms: int | None = None,
+    clock_skew_ms: int | None = None,
+    stage: Stage | None = None,
+) -> Budget:
+    """The rule for the drain as it stands, or for a deadline and skew about to be adopted."""
+    deadline = state.deadline_unix_ms if deadline_unix_ms is None else deadline_unix_ms
+    if deadline is None:
+        raise AssertionError("no drain is open")
+    return evaluate(
+        stage=stage_of(state) if stage is None else stage,
+        now_unix_ms=now_unix_ms,
+        deadline_unix_ms=deadline,
+        clock_skew_ms=state.clock_skew_ms if clock_skew_ms is None else clock_skew_ms,
+        allowances=state.allowances,
+        samples=state.samples,
+        load=state.load,
+    )
+
+
+def latest_safe_start_unix_ms(budget: Budget, *, schedule_slack_ms: int) -> int:
+    """When a drain must begin so that a save fits, with slack; never before now."""
+    latest = budget.deadline_unix_ms - budget.clock_skew_ms - budget.needed_ms
+    return max(budget.now_unix_ms, latest - schedule_slack_ms)
+
+
+def quiesce_by_unix_ms(budget: Budget, *, quiesce_ms: int) -> int:
+    """End of the wait for the ranks: the allowance, cut where the save would no longer fit."""
+    durable = budget.durable.value_ms if budget.durable else 0
+    commit = budget.commit.value_ms if budget.commit else 0
+    usable = budget.deadline_unix_ms - budget.clock_skew_ms
+    return min(
+        budget.now_unix_ms + quiesce_ms,
+        usable - durable - commit - budget.exit_margin_ms,
+    )
+
+
+def durable_by_unix_ms(state: State) -> int:
+    """Latest instant at which the bytes must be durable for the commit still to fit."""
+    budget = budget_of(state, now_unix_ms=0, stage=Stage.SAVING)
+    return state.usable_deadline_unix_ms - budget.needed_ms
+
+
+def kill_by_unix_ms(state: State, *, now_unix_ms: int) -> int:
+    """When agents kill what has not left: half the exit margin is theirs to reap and to exit."""
+    margin = state.allowances.exit_margin_ms
+    return min(state.usable_deadline_unix_ms - margin // 2, now_unix_ms + margin)
+
+
+def next_wake_unix_ms(state: State) -> int | None:
+    """When the core wants a ``Tick``; None: time alone changes nothing."""
+    match state.phase:
+        case Phase.SCHEDULED:
+            return state.act_at_unix_ms
+        case Phase.NOTICED if state.hold_from_unix_ms is None:
+            return state.leave_by_unix_ms
+        case Phase.NOTICED | Phase.QUIESCING:
+            return state.quiesce_by_unix_ms
+        case Phase.SAVING | Phase.STAGED:
+            return durable_by_unix_ms(state)
+        case Phase.QUIESCED | Phase.DURABLE:
+            return state.leave_by_unix_ms
+        case Phase.PUBLISHED | Phase.LEAVING:
+            return state.usable_deadline_unix_ms
+        case _:
+            return None

@@ -1,0 +1,272 @@
+"""Decisions from the save to the commit record, and every way to give a save up."""
+
+from __future__ import annotations
+
+from drainfsm.core import events as e
+from drainfsm.core import inputs as i
+from drainfsm.core.budget import Budget, Sample, Stage
+from drainfsm.core.deadline import budget_of
+from drainfsm.core.draft import Draft, reject
+from drainfsm.core.state import SAVE_UNDER_WAY, Phase, State, generation_id
+
+
+def does_not_fit(budget: Budget) -> str:
+    """The arithmetic of a refusal, term by term."""
+    terms = [
+        f"{name} {term.value_ms}"
+        for name, term in (
+            ("quiesce", budget.quiesce),
+            ("durable", budget.durable),
+            ("commit", budget.commit),
+        )
+        if term is not None
+    ]
+    terms.append(f"exit {budget.exit_margin_ms}")
+    return (
+        f"remaining {budget.remaining_ms} ms is not more than "
+        f"{' + '.join(terms)} = {budget.needed_ms} ms"
+    )
+
+
+def decide_save(draft: Draft) -> None:
+    """All ranks hold at one step: save if it fits, else leave on what was committed."""
+    state = draft.state
+    budget = budget_of(state, now_unix_ms=draft.now_unix_ms, stage=Stage.QUIESCED)
+    if state.fenced_by is not None:
+        skip(draft, f"epoch {state.fenced_by} has claimed the job", budget=budget)
+        return
+    if not budget.fits:
+        skip(draft, does_not_fit(budget), budget=budget)
+        return
+    step = state.stop_step
+    if step is None:
+        raise AssertionError("ranks quiesced without a stop step")
+    generation = generation_id(
+        epoch=state.epoch, step=step, saver=f"d{state.drain_count}"
+    )
+    draft.add(e.SaveDecided(generation_id=generation, step=step, budget=budget))
+    draft.add(e.SaveStarted(generation_id=generation, step=step, budget=budget))
+
+
+def skip(draft: Draft, reason: str, *, budget: Budget) -> None:
+    committed = draft.state.committed
+    draft.add(
+        e.SaveSkipped(
+            reason=reason,
+            budget=budget,
+            restore_generation_id=committed.generation_id if committed else None,
+            restore_step=committed.step if committed else None,
+        )
+    )
+
+
+def give_up(draft: Draft, reason: str) -> None:
+    """No save any more, whatever was reached; nothing once it is published or given up."""
+    state = draft.state
+    budget = (
+        budget_of(state, now_unix_ms=draft.now_unix_ms) if state.phase.active else None
+    )
+    if budget is None:
+        return
+    if state.phase in (Phase.NOTICED, Phase.QUIESCING, Phase.QUIESCED):
+        skip(draft, reason, budget=budget)
+    elif state.phase in SAVE_UNDER_WAY:
+        committed = state.committed
+        draft.add(
+            e.SaveAbandoned(
+                generation_id=state.generation_id or "",
+                reason=reason,
+                budget=budget,
+                restore_generation_id=committed.generation_id if committed else None,
+                restore_step=committed.step if committed else None,
+            )
+        )
+
+
+def recheck(draft: Draft) -> None:
+    """The rule once more, with the terms that are still to come (a shrink, or time passed)."""
+    state = draft.state
+    if state.phase is Phase.NOTICED and state.hold_from_unix_ms is None:
+        return  # evaluated when the cordon is done
+    if state.phase in (Phase.NOTICED, Phase.QUIESCING, Phase.QUIESCED, *SAVE_UNDER_WAY):
+        budget = budget_of(state, now_unix_ms=draft.now_unix_ms)
+        if not budget.fits:
+            give_up(draft, does_not_fit(budget))
+
+
+def report_staged(draft: Draft, given: i.ReportStaged) -> None:
+    state = draft.state
+    if not _concerns_save(draft, given) or state.phase is not Phase.SAVING:
+        return
+    _require_all_ranks(state, given, given.rank_count)
+    draft.add(
+        e.BytesStaged(
+            generation_id=given.generation_id,
+            staged_bytes=given.staged_bytes,
+            rank_count=given.rank_count,
+            staged_ms=_since_start_ms(draft),
+        )
+    )
+    recheck(draft)
+
+
+def report_durable(draft: Draft, given: i.ReportDurable) -> None:
+    state = draft.state
+    if not _concerns_save(draft, given):
+        return
+    if state.phase is Phase.SAVING:
+        raise reject(state, given, "the bytes were not reported staged")
+    if state.phase is not Phase.STAGED:
+        return
+    _require_all_ranks(state, given, given.rank_count)
+    recheck(draft)
+    if draft.state.phase is not Phase.STAGED:
+        return
+    draft.add(
+        e.Durable(
+            generation_id=given.generation_id,
+            durable_bytes=given.durable_bytes,
+            file_count=given.file_count,
+            durable_ms=_since_start_ms(draft),
+        )
+    )
+
+
+def report_verified(draft: Draft, given: i.ReportVerified) -> None:
+    state = draft.state
+    if not _concerns_save(draft, given):
+        return
+    if state.phase in (Phase.SAVING, Phase.STAGED):
+        raise reject(state, given, "the bytes were not reported durable")
+    if state.phase is not Phase.DURABLE or state.verified:
+        return
+    counts = (given.verified_count, given.expected_count, given.verified_bytes)
+    if counts != (state.file_count, state.file_count, state.durable_bytes):
+        give_up(
+            draft,
+            f"verified {given.verified_count} of {given.expected_count} files and "
+            f"{given.verified_bytes} bytes; the ranks reported {state.file_count} files and "
+            f"{state.durable_bytes} bytes",
+        )
+        return
+    draft.add(
+        e.EntriesVerified(
+            generation_id=given.generation_id,
+            expected_count=given.expected_count,
+            verified_count=given.verified_count,
+            verified_bytes=given.verified_bytes,
+            verify_ms=draft.now_unix_ms
+            - (state.durable_at_unix_ms or draft.now_unix_ms),
+        )
+    )
+    recheck(draft)
+
+
+def report_published(draft: Draft, given: i.ReportPublished) -> None:
+    """The commit record exists, whatever was decided meanwhile: that is a fact."""
+    state = draft.state
+    if not _concerns_save(draft, given):
+        return
+    if state.phase in SAVE_UNDER_WAY and not state.verified:
+        raise reject(state, given, "the entries were not verified")
+    commit_ms = draft.now_unix_ms - (state.durable_at_unix_ms or draft.now_unix_ms)
+    sample = Sample(
+        world_size=state.world_size,
+        save_bytes=state.durable_bytes,
+        store=state.store,
+        durable_ms=(state.durable_at_unix_ms or 0) - (state.save_from_unix_ms or 0),
+        commit_ms=commit_ms,
+        quiesce_ms=state.quiesce_ms,
+    )
+    step = state.stop_step or 0
+    if state.phase is Phase.DURABLE:
+        draft.add(
+            e.ManifestPublished(
+                generation_id=given.generation_id,
+                manifest_digest=given.manifest_digest,
+                slot=given.slot,
+                step=step,
+                world_size=state.world_size,
+                commit_ms=commit_ms,
+                sample=sample,
+            )
+        )
+    elif state.phase is Phase.LEAVING and not _committed(state, given.generation_id):
+        draft.add(
+            e.CheckpointCommitted(
+                generation_id=given.generation_id,
+                manifest_digest=given.manifest_digest,
+                slot=given.slot,
+                step=step,
+                sample=sample,
+            )
+        )
+
+
+def report_save_failed(draft: Draft, given: i.ReportSaveFailed) -> None:
+    if _concerns_save(draft, given) and draft.state.phase in SAVE_UNDER_WAY:
+        give_up(draft, given.reason)
+
+
+def report_checkpoint(draft: Draft, given: i.ReportCheckpoint) -> None:
+    state = draft.state
+    if _committed(state, given.generation_id) or state.phase in (
+        Phase.EXITED,
+        Phase.LOST,
+    ):
+        return
+    draft.add(
+        e.CheckpointCommitted(
+            generation_id=given.generation_id,
+            manifest_digest=given.manifest_digest,
+            slot=given.slot,
+            step=given.step,
+            sample=given.sample,
+        )
+    )
+
+
+def report_checkpoint_failed(draft: Draft, given: i.ReportCheckpointFailed) -> None:
+    draft.add(
+        e.CheckpointFailed(
+            generation_id=given.generation_id, step=given.step, reason=given.reason
+        )
+    )
+
+
+def _committed(state: State, generation: str) -> bool:
+    return state.committed is not None and state.committed.generation_id == generation
+
+
+SaveReport = (
+    i.ReportStaged
+    | i.ReportDurable
+    | i.ReportVerified
+    | i.ReportPublished
+    | i.ReportSaveFailed
+)
+
+
+def _concerns_save(draft: Draft, given: SaveReport) -> bool:
+    """False for a late report of a drain that is over; a report of no save at all is refused."""
+    state = draft.state
+    if state.generation_id is None:
+        raise reject(state, given, "no save was started")
+    if given.generation_id != state.generation_id:
+        raise reject(
+            state,
+            given,
+            f"{given.generation_id} is not the drain's save {state.generation_id}",
+        )
+    return not state.phase.over
+
+
+def _require_all_ranks(state: State, given: SaveReport, rank_count: int) -> None:
+    if rank_count != state.world_size:
+        raise reject(
+            state, given, f"{rank_count} rank(s) of {state.world_size} reported"
+        )
+
+
+def _since_start_ms(draft: Draft) -> int:
+    return draft.now_unix_ms - (draft.state.save_from_unix_ms or draft.now_unix_ms)

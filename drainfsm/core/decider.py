@@ -1,0 +1,214 @@
+"""``decide``: state, input and the time to the events that follow. Pure.
+
+    events = decide(state, input, now_unix_ms=...)
+
+A repeated input adds nothing. An impossible one raises ``InputRejectedError`` and changes nothing.
+Every event that comes out is allowed by the lifecycle table: the draft folds it as it is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from drainfsm.core import decide_save as saving
+from drainfsm.core import decide_stop as stopping
+from drainfsm.core import events as e
+from drainfsm.core import inputs as i
+from drainfsm.core.deadline import budget_of
+from drainfsm.core.draft import Draft, reject
+from drainfsm.core.events import Event
+from drainfsm.core.state import Phase, State
+
+EX_TEMPFAIL = 75
+"""Exit code of an attempt that drained and wants to come back (sysexits.h)."""
+
+
+def decide(state: State, given: i.AnyInput, *, now_unix_ms: int) -> tuple[Event, ...]:
+    """The events that ``given`` adds to the log at this instant; none if it is a repeat.
+
+    Raises:
+        InputRejectedError: the input makes no sense in the present state.
+        NoticeRejectedError: the notice's deadline cannot be acted on.
+    """
+    if not state.started and not isinstance(given, i.StartAttempt):
+        raise reject(state, given, "the attempt has not started")
+    draft = Draft(state, now_unix_ms=now_unix_ms)
+    HANDLERS[type(given)](draft, given)
+    return tuple(draft.events)
+
+
+def _start_attempt(draft: Draft, given: i.StartAttempt) -> None:
+    state = draft.state
+    if state.started:
+        if state.attempt_id == given.attempt_id:
+            return
+        raise reject(state, given, f"attempt {state.attempt_id} has started already")
+    draft.add(
+        e.AttemptStarted(
+            attempt_id=given.attempt_id,
+            node_count=given.node_count,
+            allowances=given.allowances,
+            grace_ms=given.grace_ms,
+            store=given.store,
+            claim_slot=given.claim_slot,
+            restore=given.restore,
+            samples=given.samples,
+        )
+    )
+    if given.lost_epoch is not None:
+        draft.add(
+            e.AttemptLost(
+                epoch=given.lost_epoch,
+                reason="it left no requeue record",
+                last_seen_unix_ms=given.lost_last_seen_unix_ms,
+            )
+        )
+
+
+def _form_world(draft: Draft, given: i.FormWorld) -> None:
+    state = draft.state
+    if given.world_size < 1:
+        raise reject(state, given, f"a world of {given.world_size} ranks")
+    same = (state.world_size, state.save_bytes) == (given.world_size, given.save_bytes)
+    if same or state.phase not in (
+        Phase.IDLE,
+        Phase.SCHEDULED,
+        Phase.NOTICED,
+        Phase.CANCELLED,
+    ):
+        return
+    draft.add(e.WorldFormed(world_size=given.world_size, save_bytes=given.save_bytes))
+
+
+def _requeue_recorded(draft: Draft, given: i.ReportRequeueRecorded) -> None:
+    if draft.state.requeue is None:
+        draft.add(e.RequeueRecorded(record=given.record, error=given.error))
+
+
+def _exited(draft: Draft, given: i.ReportExited) -> None:
+    """No rank is left: the end of a drain, or of a job that ended by itself."""
+    state = draft.state
+    if state.exit_code is not None or state.phase in (Phase.EXITED, Phase.LOST):
+        return
+    if not state.phase.active:
+        draft.add(e.AttemptFinished(exit_code=given.exit_code))
+        return
+    saving.give_up(draft, "the job's processes ended by themselves")
+    exit_now(draft, exit_code=given.exit_code, nodes=given.nodes)
+
+
+def exit_now(draft: Draft, *, exit_code: int, nodes: tuple[e.NodeExit, ...]) -> None:
+    remaining_ms = (draft.state.deadline_unix_ms or 0) - draft.now_unix_ms
+    draft.add(e.Exited(exit_code=exit_code, nodes=nodes, remaining_ms=remaining_ms))
+
+
+def _ranks_lost(draft: Draft, given: i.ReportRanksLost) -> None:
+    """Ranks or a node died under us. Once the bytes are durable nobody needs them any more."""
+    state = draft.state
+    match state.phase:
+        case Phase.NOTICED | Phase.QUIESCING:
+            waited_ms = draft.now_unix_ms - (
+                state.hold_from_unix_ms or draft.now_unix_ms
+            )
+            draft.add(e.QuiesceTimedOut(missing=given.missing, waited_ms=waited_ms))
+            saving.give_up(draft, given.reason)
+        case Phase.QUIESCED | Phase.SAVING | Phase.STAGED:
+            saving.give_up(draft, given.reason)
+        case Phase.IDLE | Phase.CANCELLED | Phase.SCHEDULED:
+            if given.node_lost and state.exit_code is None:
+                draft.add(e.AttemptLost(epoch=state.epoch, reason=given.reason))
+        case _:
+            pass
+
+
+def _fenced(draft: Draft, given: i.ReportFenced) -> None:
+    state = draft.state
+    if given.by_epoch <= state.epoch:
+        raise reject(
+            state, given, f"epoch {given.by_epoch} is not newer than {state.epoch}"
+        )
+    if state.fenced_by is not None:
+        return
+    draft.add(e.AttemptFenced(by_epoch=given.by_epoch))
+    reason = f"epoch {given.by_epoch} has claimed the job"
+    if state.phase in (Phase.IDLE, Phase.CANCELLED, Phase.SCHEDULED):
+        draft.add(e.AttemptLost(epoch=state.epoch, reason=reason))
+    else:
+        saving.give_up(draft, reason)
+
+
+def _restored(draft: Draft, given: i.ReportRestored) -> None:
+    draft.add(
+        e.CheckpointRestored(
+            generation_id=given.generation_id,
+            manifest_digest=given.manifest_digest,
+            step=given.step,
+            restore_ms=given.restore_ms,
+            verification=given.verification,
+        )
+    )
+
+
+def _healthy_step(draft: Draft, given: i.ReportHealthyStep) -> None:
+    state = draft.state
+    if state.healthy_step is None and not state.phase.over:
+        draft.add(e.HealthyStepReached(step=given.step))
+
+
+def _source(draft: Draft, given: i.ReportSource) -> None:
+    if given.since_unix_ms is None:
+        draft.add(e.SourceRecovered(source=given.source, node=given.node))
+        return
+    draft.add(
+        e.SourceUnknown(
+            source=given.source,
+            node=given.node,
+            since_unix_ms=given.since_unix_ms,
+            detail=given.detail,
+        )
+    )
+
+
+def _tick(draft: Draft, given: i.Tick) -> None:
+    """What time alone brings about. Whatever is stuck, the drain ends by its deadline."""
+    state, now = draft.state, draft.now_unix_ms
+    if not state.phase.active:
+        return
+    if state.phase is Phase.SCHEDULED and now >= state.act_at_unix_ms:
+        draft.add(
+            e.DrainDue(
+                reason="latest safe start", budget=budget_of(state, now_unix_ms=now)
+            )
+        )
+    stopping.expire(draft, given.missing)
+    saving.recheck(draft)
+    if draft.state.phase.active and now >= draft.state.usable_deadline_unix_ms:
+        saving.give_up(draft, "the deadline has come")
+        exit_now(draft, exit_code=EX_TEMPFAIL, nodes=())
+
+
+HANDLERS: dict[type[i.Input], Callable[[Draft, Any], None]] = {
+    i.StartAttempt: _start_attempt,
+    i.FormWorld: _form_world,
+    i.ReceiveNotice: stopping.receive_notice,
+    i.WithdrawNotice: stopping.withdraw_notice,
+    i.ReportCordon: stopping.report_cordon,
+    i.ReportPositions: stopping.report_positions,
+    i.ReportQuiesced: stopping.report_quiesced,
+    i.ReportStaged: saving.report_staged,
+    i.ReportDurable: saving.report_durable,
+    i.ReportVerified: saving.report_verified,
+    i.ReportPublished: saving.report_published,
+    i.ReportSaveFailed: saving.report_save_failed,
+    i.ReportCheckpoint: saving.report_checkpoint,
+    i.ReportCheckpointFailed: saving.report_checkpoint_failed,
+    i.ReportRequeueRecorded: _requeue_recorded,
+    i.ReportExited: _exited,
+    i.ReportRanksLost: _ranks_lost,
+    i.ReportFenced: _fenced,
+    i.ReportRestored: _restored,
+    i.ReportHealthyStep: _healthy_step,
+    i.ReportSource: _source,
+    i.Tick: _tick,
+}

@@ -1,0 +1,219 @@
+"""What the shell tells the core: notices, reports, and that time has passed.
+
+Reports of many ranks are gathered by the shell and handed over once complete; a repeated input
+adds nothing, an impossible one raises ``InputRejectedError``.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from drainfsm.core.budget import Allowances, Sample
+from drainfsm.core.events import MissingRank, NodeExit
+from drainfsm.core.notice import Notice
+from drainfsm.core.requeue import RequeueRecord
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all inputs."""
+
+
+class StartAttempt(Input, frozen=True, kw_only=True):
+    """The attempt has claimed its epoch in the store."""
+
+    attempt_id: str
+    node_count: int
+    allowances: Allowances
+    grace_ms: int
+    store: str
+    claim_slot: int
+    restore: RequeueRecord | None
+    samples: tuple[Sample, ...] = ()
+    lost_epoch: int | None = None
+    """The attempt before this one, if it left no requeue record."""
+
+    lost_last_seen_unix_ms: int | None = None
+
+
+class FormWorld(Input, frozen=True, kw_only=True):
+    world_size: int
+    save_bytes: int
+
+
+class ReceiveNotice(Input, frozen=True, kw_only=True):
+    notice: Notice
+
+
+class WithdrawNotice(Input, frozen=True, kw_only=True):
+    source: str
+    native_id: str
+    reason: str = ""
+
+
+class ReportCordon(Input, frozen=True, kw_only=True):
+    outcome: str
+    duration_ms: int
+    detail: str = ""
+
+
+class NodePosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the ranks of one node stand while they are held at their next boundary."""
+
+    node: int
+    ranks: tuple[int, ...]
+    min_step: int
+    """Lowest last completed step of the node's ranks; -1: none completed yet."""
+
+    max_step: int
+    step_ms: int
+    """Longest recent step of any of them."""
+
+    busy_rank: int | None = None
+    """A rank that is in a phase outside the step loop (eval, compile …), if any."""
+
+    busy_phase: str = ""
+    busy_for_ms: int | None = None
+    """How long that phase is expected to go on; None: not known."""
+
+
+class ReportPositions(Input, frozen=True, kw_only=True):
+    """Every node answered the hold."""
+
+    positions: tuple[NodePosition, ...]
+    accumulation: str = "finish"
+
+
+class ReportQuiesced(Input, frozen=True, kw_only=True):
+    """The ranks of one node hold at the agreed step."""
+
+    node: int
+    ranks: tuple[int, ...]
+    step: int
+
+
+class ReportStaged(Input, frozen=True, kw_only=True):
+    generation_id: str
+    staged_bytes: int
+    rank_count: int
+
+
+class ReportDurable(Input, frozen=True, kw_only=True):
+    generation_id: str
+    durable_bytes: int
+    file_count: int
+    rank_count: int
+
+
+class ReportVerified(Input, frozen=True, kw_only=True):
+    generation_id: str
+    expected_count: int
+    verified_count: int
+    verified_bytes: int
+
+
+class ReportPublished(Input, frozen=True, kw_only=True):
+    generation_id: str
+    manifest_digest: str
+    slot: int
+
+
+class ReportSaveFailed(Input, frozen=True, kw_only=True):
+    """A rank, the store or the verification failed: this save comes to nothing."""
+
+    generation_id: str
+    reason: str
+
+
+class ReportRequeueRecorded(Input, frozen=True, kw_only=True):
+    record: RequeueRecord
+    error: str = ""
+
+
+class ReportExited(Input, frozen=True, kw_only=True):
+    """No rank is left on any node. Outside a drain: the job ended by itself."""
+
+    exit_code: int
+    nodes: tuple[NodeExit, ...]
+
+
+class ReportRanksLost(Input, frozen=True, kw_only=True):
+    """Ranks died, or a node went away, while the job was meant to go on."""
+
+    missing: tuple[MissingRank, ...]
+    node_lost: bool
+    reason: str
+
+
+class ReportFenced(Input, frozen=True, kw_only=True):
+    by_epoch: int
+
+
+class ReportCheckpoint(Input, frozen=True, kw_only=True):
+    """A periodic save was published."""
+
+    generation_id: str
+    manifest_digest: str
+    slot: int
+    step: int
+    sample: Sample
+
+
+class ReportCheckpointFailed(Input, frozen=True, kw_only=True):
+    generation_id: str
+    step: int
+    reason: str
+
+
+class ReportRestored(Input, frozen=True, kw_only=True):
+    generation_id: str
+    manifest_digest: str
+    step: int
+    restore_ms: int
+    verification: str
+
+
+class ReportHealthyStep(Input, frozen=True, kw_only=True):
+    step: int
+
+
+class ReportSource(Input, frozen=True, kw_only=True):
+    """A notice source cannot tell (``since_unix_ms``), or can again (None)."""
+
+    source: str
+    node: int
+    since_unix_ms: int | None
+    detail: str = ""
+
+
+class Tick(Input, frozen=True, kw_only=True):
+    """Time passed. ``missing``: ranks that have not yet done what they were asked last."""
+
+    missing: tuple[MissingRank, ...] = ()
+
+
+AnyInput: TypeAlias = (
+    StartAttempt
+    | FormWorld
+    | ReceiveNotice
+    | WithdrawNotice
+    | ReportCordon
+    | ReportPositions
+    | ReportQuiesced
+    | ReportStaged
+    | ReportDurable
+    | ReportVerified
+    | ReportPublished
+    | ReportSaveFailed
+    | ReportRequeueRecorded
+    | ReportExited
+    | ReportRanksLost
+    | ReportFenced
+    | ReportCheckpoint
+    | ReportCheckpointFailed
+    | ReportRestored
+    | ReportHealthyStep
+    | ReportSource
+    | Tick
+)

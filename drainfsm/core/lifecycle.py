@@ -1,0 +1,182 @@
+"""The lifecycle as data: which event is allowed in which state, and where it leads.
+
+This one table is the authority. The fold checks against its compiled form, ``drainfsm.machine``
+builds the ``transitions`` machine from it, and the diagrams in ``specs/`` are drawn from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from drainfsm.core import events as e
+from drainfsm.core.events import Event, Fact, snake_case
+from drainfsm.core.state import ACTIVE, SAVE_UNDER_WAY, Phase, State
+from drainfsm.errors import EventRefusedError
+
+Guard = Callable[[State, Any], bool]
+
+
+def acts_now(state: State, event: e.NoticeReceived) -> bool:
+    """The notice that opens a drain asks for action at once."""
+    return event.act_at_unix_ms <= event.budget.now_unix_ms
+
+
+def acts_later(state: State, event: e.NoticeReceived) -> bool:
+    """The notice that opens a drain is SOFT and far ahead: training goes on."""
+    return not acts_now(state, event)
+
+
+def not_started(state: State, event: e.AttemptStarted) -> bool:
+    """An attempt starts once."""
+    return not state.started
+
+
+def everything_verified(state: State, event: e.ManifestPublished) -> bool:
+    """No manifest before every expected entry was verified."""
+    return state.verified and event.generation_id == state.generation_id
+
+
+def same_generation(state: State, event: Any) -> bool:
+    """The report is about the drain's one save."""
+    return bool(event.generation_id == state.generation_id)
+
+
+def all_entries_there(state: State, event: e.EntriesVerified) -> bool:
+    """Verification covers every file that the ranks reported durable."""
+    return (
+        event.generation_id == state.generation_id
+        and event.verified_count == event.expected_count == state.file_count
+    )
+
+
+def at_stop_step(state: State, event: Any) -> bool:
+    """Ranks quiesce at the agreed step and at no other."""
+    return bool(event.step == state.stop_step)
+
+
+def every_node_quiesced(state: State, event: e.RanksQuiesced) -> bool:
+    """All expected nodes have reported the agreed step."""
+    return (
+        event.step == state.stop_step and state.quiesced_nodes == state.expected_nodes
+    )
+
+
+def the_rule_held(state: State, event: Any) -> bool:
+    """A save is decided and started only if it fits."""
+    return bool(event.budget.fits)
+
+
+def own_epoch(state: State, event: e.AttemptLost) -> bool:
+    """This attempt itself is lost."""
+    return event.epoch == state.epoch
+
+
+def earlier_epoch(state: State, event: e.AttemptLost) -> bool:
+    """An attempt before this one was lost."""
+    return event.epoch < state.epoch
+
+
+def moves_earlier(state: State, event: e.DeadlineShortened) -> bool:
+    """A deadline only ever moves earlier."""
+    return (
+        state.deadline_unix_ms is not None and event.to_unix_ms < state.deadline_unix_ms
+    )
+
+
+class Step(NamedTuple):
+    """One row: ``kind`` leads from each of ``sources`` to ``dest`` (None: the state stays)."""
+
+    event: type[Fact]
+    sources: frozenset[Phase]
+    dest: Phase | None
+    guard: Guard | None = None
+
+    @property
+    def kind(self) -> str:
+        return snake_case(self.event.__name__)
+
+
+def _in(*phases: Phase) -> frozenset[Phase]:
+    return frozenset(phases)
+
+
+ANY = frozenset(Phase)
+RUNNING = ACTIVE | {Phase.IDLE, Phase.CANCELLED}
+OPENABLE = _in(Phase.IDLE, Phase.CANCELLED)
+
+LIFECYCLE: tuple[Step, ...] = (
+    # A drain opens, changes its deadline, is due, is called off
+    Step(e.NoticeReceived, OPENABLE, Phase.SCHEDULED, acts_later),
+    Step(e.NoticeReceived, OPENABLE, Phase.NOTICED, acts_now),
+    Step(e.NoticeReceived, ACTIVE, None),
+    Step(e.NoticeWithdrawn, ACTIVE, None),
+    Step(e.DeadlineShortened, ACTIVE, None, moves_earlier),
+    Step(e.DrainDue, _in(Phase.SCHEDULED), Phase.NOTICED),
+    Step(e.DrainCancelled, _in(Phase.SCHEDULED, Phase.NOTICED), Phase.CANCELLED),
+    # Stopping
+    Step(e.NodeCordoned, _in(Phase.NOTICED, Phase.LEAVING), None),
+    Step(e.StopStepAgreed, _in(Phase.NOTICED), Phase.QUIESCING),
+    Step(e.RankQuiesced, _in(Phase.QUIESCING), None, at_stop_step),
+    Step(e.RanksQuiesced, _in(Phase.QUIESCING), Phase.QUIESCED, every_node_quiesced),
+    Step(e.QuiesceTimedOut, _in(Phase.NOTICED, Phase.QUIESCING), None),
+    # Saving
+    Step(e.SaveDecided, _in(Phase.QUIESCED), None, the_rule_held),
+    Step(e.SaveStarted, _in(Phase.QUIESCED), Phase.SAVING, the_rule_held),
+    Step(e.BytesStaged, _in(Phase.SAVING), Phase.STAGED, same_generation),
+    Step(e.Durable, _in(Phase.STAGED), Phase.DURABLE, same_generation),
+    Step(e.EntriesVerified, _in(Phase.DURABLE), None, all_entries_there),
+    Step(e.ManifestPublished, _in(Phase.DURABLE), Phase.PUBLISHED, everything_verified),
+    Step(e.SaveAbandoned, SAVE_UNDER_WAY, Phase.LEAVING, same_generation),
+    Step(
+        e.SaveSkipped,
+        _in(Phase.NOTICED, Phase.QUIESCING, Phase.QUIESCED),
+        Phase.LEAVING,
+    ),
+    # Leaving
+    Step(e.RequeueRecorded, ANY, None),
+    Step(e.Exited, ACTIVE, Phase.EXITED),
+    # Around drains
+    Step(e.AttemptStarted, _in(Phase.IDLE), None, not_started),
+    Step(e.WorldFormed, RUNNING, None),
+    Step(e.AttemptFenced, ANY, None),
+    Step(e.AttemptLost, RUNNING, Phase.LOST, own_epoch),
+    Step(e.AttemptLost, RUNNING, None, earlier_epoch),
+    Step(e.AttemptFinished, OPENABLE, None),
+    Step(e.CheckpointCommitted, RUNNING, None),
+    Step(e.CheckpointFailed, ANY, None),
+    Step(e.CheckpointRestored, RUNNING, None),
+    Step(e.HealthyStepReached, RUNNING, None),
+    Step(e.SourceUnknown, ANY, None),
+    Step(e.SourceRecovered, ANY, None),
+)
+
+_Rows = tuple[tuple[Phase, Guard | None], ...]
+
+
+def _compile() -> dict[tuple[type[Fact], Phase], _Rows]:
+    compiled: dict[tuple[type[Fact], Phase], _Rows] = {}
+    for step in LIFECYCLE:
+        for source in step.sources:
+            rows = compiled.get((step.event, source), ())
+            compiled[step.event, source] = (*rows, (step.dest or source, step.guard))
+    return compiled
+
+
+TABLE = _compile()
+"""(event class, state) to its rows, for the fold."""
+
+
+def refusal(state: State, event: Event) -> EventRefusedError:
+    rows = TABLE.get((type(event), state.phase), ())
+    reasons = [
+        guard.__doc__ or guard.__name__ for _, guard in rows if guard is not None
+    ]
+    return EventRefusedError(
+        snake_case(type(event).__name__), phase=state.phase, reason=" ".join(reasons)
+    )
+
+
+def allowed(kind: type[Fact], phase: Phase) -> bool:
+    """Whether some event of this class is allowed in the state."""
+    return (kind, phase) in TABLE

@@ -1,0 +1,49 @@
+"""What an agent tells its ranks about checkpoints: settings, what to restore, what to save."""
+
+from __future__ import annotations
+
+import msgspec
+
+from drainfsm.core.requeue import Digests
+
+
+class CheckpointSettings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """How a job saves and restores, from configuration."""
+
+    every_steps: int = 0
+    """A periodic save after every so many optimizer steps; 0: only drains save."""
+
+    every_s: int = 0
+    """A periodic save at the first boundary after so many seconds since the last; 0: off."""
+
+    checksum: str = "xxh3_128"
+    """``xxh3_128`` or ``sha256``, of every file, computed while it is written."""
+
+    verify: str = "sizes"
+    """What a restore checks: ``sizes`` (fast gate) or ``checksums`` (reads every byte)."""
+
+    asynchronous: bool = True
+    """Periodic saves: training goes on while the bytes are written."""
+
+    layout: dict[str, int] = {}
+    digests: Digests = Digests()
+
+
+class RestoreTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The exact generation to restore, from the requeue record."""
+
+    generation_id: str
+    manifest_digest: str
+    step: int
+    world_size: int
+    layout: dict[str, int] = {}
+
+
+class SaveOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Write your part of this generation, now."""
+
+    generation_id: str
+    step: int
+    durable_by_unix_ms: int

@@ -1,0 +1,31 @@
+"""The record around events: one decision, one record, one message, one fsync."""
+
+from __future__ import annotations
+
+import msgspec
+
+from drainfsm.core.events import Event, UnknownFact
+
+SCHEMA_VERSION = 1
+"""Rises when a reader of the old version would misread the new one. Additions do not raise it."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """All events of one decision, with the circumstances of their writing."""
+
+    v: int = SCHEMA_VERSION
+    id: str
+    """Unique, chosen by the writer: a repeated record is recognised by it for ever."""
+
+    job_id: str
+    epoch: int
+    follows: int
+    """How many records of this attempt's log the writer had read."""
+
+    at_unix_ms: int
+    events: tuple[Event | UnknownFact, ...]
+
+
+def subject_of(*, job_id: str, epoch: int) -> str:
+    """The NATS subject of one attempt's log."""
+    return f"drainfsm.v1.{job_id}.{epoch}"

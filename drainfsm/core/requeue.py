@@ -1,0 +1,58 @@
+"""The requeue record: what the replacement must consume, exactly."""
+
+from __future__ import annotations
+
+import msgspec
+
+from drainfsm.core.manifest import FORMAT_VERSION
+
+
+class Digests(msgspec.Struct, frozen=True, kw_only=True):
+    """Identity of what the job ran with; empty where the job did not say."""
+
+    container: str = ""
+    dataset: str = ""
+    config: str = ""
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replacement needs, so that a scheduler can match one."""
+
+    node_count: int
+    accelerator_count: int = 0
+    topology: str = ""
+    store_bytes_per_s: int = 0
+    """Durable write bandwidth measured in this attempt; 0: not measured."""
+
+    restore_ms: int = 0
+    """Longest restore measured in this attempt; 0: not measured."""
+
+
+class RequeueRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Written by the attempt that leaves (or, for a lost one, by the attempt that takes over)."""
+
+    format_version: int = FORMAT_VERSION
+    job_id: str
+    epoch: int
+    """The attempt that leaves."""
+
+    cause: str
+    """The notice's cause; ``finished``, ``failed`` or ``lost`` where there was no drain."""
+
+    generation_id: str | None
+    """None: nothing was ever committed; the job starts afresh."""
+
+    manifest_digest: str | None
+    step: int | None
+    """Last optimizer step in the checkpoint; training resumes at ``step + 1``."""
+
+    world_size: int
+    layout: dict[str, int] = {}
+    digests: Digests = Digests()
+    capacity: Capacity
+    recorded_unix_ms: int
+
+    @property
+    def resume_step(self) -> int:
+        """First step that the replacement trains."""
+        return 0 if self.step is None else self.step + 1

@@ -1,0 +1,1 @@
+"""The imperative shell: agents, the coordinator, rank clients. Reads clocks, does the effects."""

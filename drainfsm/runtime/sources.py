@@ -1,0 +1,92 @@
+"""The adapter interface: notice sources, cordons and requeuers, found by entry point.
+
+An adapter is a factory under the entry point group ``drainfsm.adapters``; its name is what
+``--source NAME`` (and ``--cordon NAME``) says. The factory takes an ``AdapterContext`` and
+returns an ``Adapter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Protocol
+
+import msgspec
+
+from drainfsm.core.notice import Notice
+from drainfsm.errors import ConfigError
+
+GROUP = "drainfsm.adapters"
+
+
+class AdapterContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What an adapter may know about the agent that runs it."""
+
+    job_id: str
+    epoch: int
+    node_rank: int
+    node_count: int
+    grace_ms: int
+    options: dict[str, str] = {}
+    """The table ``[adapters.NAME]`` of drainfsm.toml, and ``DRAINFSM_ADAPTER_NAME_KEY``."""
+
+
+class NoticeSink(Protocol):
+    """Where a source puts what it hears. Every call returns at once and may be repeated."""
+
+    def notice(self, notice: Notice) -> None:
+        """A notice is present. The same one again costs nothing."""
+
+    def withdraw(self, *, source: str, native_id: str, reason: str) -> None:
+        """A SOFT notice was taken back. Withdrawing a HARD one is refused by the core."""
+
+    def unknown(self, *, source: str, since_unix_ms: int, detail: str) -> None:
+        """The source has not been able to tell since then. Clears nothing."""
+
+    def recovered(self, *, source: str) -> None:
+        """The source can tell again."""
+
+
+class Adapter(Protocol):
+    """One platform. Every method is called on the agent's event loop."""
+
+    async def watch(self, sink: NoticeSink) -> None:
+        """Hear notices until cancelled. Errors of the platform are not raised but ``unknown``."""
+
+    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
+        """Schedule nothing new on the nodes (empty: this one). Returns a detail for the log.
+
+        Raises:
+            Exception: recorded as the failure's detail; the drain goes on.
+        """
+
+    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
+        """The whole job has left (called on every node, after its ranks are gone): acknowledge,
+        or requeue. ``requeue``: the job wants to come back. Returns a detail for the log."""
+
+
+AdapterFactory = Callable[[AdapterContext], Adapter]
+
+
+def adapter_names() -> tuple[str, ...]:
+    """Installed adapters, sorted."""
+    return tuple(sorted(entry_points(group=GROUP).names))
+
+
+def load_adapter(name: str, context: AdapterContext) -> Adapter:
+    """The adapter of that name.
+
+    Raises:
+        ConfigError: no such adapter is installed, or its own dependencies are missing.
+    """
+    found = [point for point in entry_points(group=GROUP) if point.name == name]
+    if not found:
+        known = ", ".join(adapter_names()) or "none"
+        raise ConfigError(f"--source {name}: no such adapter is installed (installed: {known})")
+    try:
+        factory: AdapterFactory = found[0].load()
+    except ImportError as error:
+        raise ConfigError(
+            f"--source {name}: {error}; install it with `pip install 'drainfsm[{name}]'`"
+        ) from error
+    return factory(context)
