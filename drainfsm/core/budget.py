@@ -165,9 +165,7 @@ def sizing_ms(samples: Iterable[Sample], load: Load, allowances: Allowances) -> 
     return -(-load.save_bytes * 1_000 // rate) + allowances.barrier_ms
 
 
-def evidence(
-    values_ms: Sequence[int], *, quantile: float, floor_ms: int, basis: str
-) -> Evidence:
+def evidence(values_ms: Sequence[int], *, quantile: float, floor_ms: int, basis: str) -> Evidence:
     """The quantile's bound; with too few samples the observed maximum or the floor."""
     needed = samples_needed(quantile)
     bound = upper_bound(values_ms, quantile=quantile)
@@ -221,9 +219,7 @@ def evaluate(
             floor_ms=allowances.commit_ms,
             basis="allowance",
         )
-    terms = sum(
-        term.value_ms for term in (quiesce, durable, commit) if term is not None
-    )
+    terms = sum(term.value_ms for term in (quiesce, durable, commit) if term is not None)
     left = remaining_ms(
         deadline_unix_ms=deadline_unix_ms,
         now_unix_ms=now_unix_ms,

@@ -41,9 +41,7 @@ def decide_save(draft: Draft) -> None:
     step = state.stop_step
     if step is None:
         raise AssertionError("ranks quiesced without a stop step")
-    generation = generation_id(
-        epoch=state.epoch, step=step, saver=f"d{state.drain_count}"
-    )
+    generation = generation_id(epoch=state.epoch, step=step, saver=f"d{state.drain_count}")
     draft.add(e.SaveDecided(generation_id=generation, step=step, budget=budget))
     draft.add(e.SaveStarted(generation_id=generation, step=step, budget=budget))
 
@@ -63,9 +61,7 @@ def skip(draft: Draft, reason: str, *, budget: Budget) -> None:
 def give_up(draft: Draft, reason: str) -> None:
     """No save any more, whatever was reached; nothing once it is published or given up."""
     state = draft.state
-    budget = (
-        budget_of(state, now_unix_ms=draft.now_unix_ms) if state.phase.active else None
-    )
+    budget = budget_of(state, now_unix_ms=draft.now_unix_ms) if state.phase.active else None
     if budget is None:
         return
     if state.phase in (Phase.NOTICED, Phase.QUIESCING, Phase.QUIESCED):
@@ -155,8 +151,7 @@ def report_verified(draft: Draft, given: i.ReportVerified) -> None:
             expected_count=given.expected_count,
             verified_count=given.verified_count,
             verified_bytes=given.verified_bytes,
-            verify_ms=draft.now_unix_ms
-            - (state.durable_at_unix_ms or draft.now_unix_ms),
+            verify_ms=draft.now_unix_ms - (state.durable_at_unix_ms or draft.now_unix_ms),
         )
     )
     recheck(draft)
@@ -228,9 +223,7 @@ def report_checkpoint(draft: Draft, given: i.ReportCheckpoint) -> None:
 
 def report_checkpoint_failed(draft: Draft, given: i.ReportCheckpointFailed) -> None:
     draft.add(
-        e.CheckpointFailed(
-            generation_id=given.generation_id, step=given.step, reason=given.reason
-        )
+        e.CheckpointFailed(generation_id=given.generation_id, step=given.step, reason=given.reason)
     )
 
 
@@ -239,11 +232,7 @@ def _committed(state: State, generation: str) -> bool:
 
 
 SaveReport = (
-    i.ReportStaged
-    | i.ReportDurable
-    | i.ReportVerified
-    | i.ReportPublished
-    | i.ReportSaveFailed
+    i.ReportStaged | i.ReportDurable | i.ReportVerified | i.ReportPublished | i.ReportSaveFailed
 )
 
 
@@ -263,9 +252,7 @@ def _concerns_save(draft: Draft, given: SaveReport) -> bool:
 
 def _require_all_ranks(state: State, given: SaveReport, rank_count: int) -> None:
     if rank_count != state.world_size:
-        raise reject(
-            state, given, f"{rank_count} rank(s) of {state.world_size} reported"
-        )
+        raise reject(state, given, f"{rank_count} rank(s) of {state.world_size} reported")
 
 
 def _since_start_ms(draft: Draft) -> int:

@@ -47,9 +47,7 @@ def _accept(draft: Draft, notice: Notice, *, deadline_unix_ms: int) -> None:
         state.allowances.clock_skew_ms if opens else state.clock_skew_ms,
         notice.clock_skew_ms,
     )
-    budget = budget_of(
-        state, now_unix_ms=now, deadline_unix_ms=effective, clock_skew_ms=skew
-    )
+    budget = budget_of(state, now_unix_ms=now, deadline_unix_ms=effective, clock_skew_ms=skew)
     act_at = now
     if notice.notice_class is NoticeClass.SOFT or not opens:
         act_at = latest_safe_start_unix_ms(
@@ -98,13 +96,9 @@ def withdraw_notice(draft: Draft, given: i.WithdrawNotice) -> None:
     if held is None or held.withdrawn or not state.phase.active:
         return
     if held.notice.notice_class is NoticeClass.HARD:
-        raise reject(
-            state, given, f"{held.notice.identity} is HARD and cannot be withdrawn"
-        )
+        raise reject(state, given, f"{held.notice.identity} is HARD and cannot be withdrawn")
     draft.add(
-        e.NoticeWithdrawn(
-            source=given.source, native_id=given.native_id, reason=given.reason
-        )
+        e.NoticeWithdrawn(source=given.source, native_id=given.native_id, reason=given.reason)
     )
     if draft.state.all_withdrawn and state.phase in (Phase.SCHEDULED, Phase.NOTICED):
         draft.add(e.DrainCancelled(reason=given.reason or "every notice was withdrawn"))
@@ -123,9 +117,7 @@ def report_cordon(draft: Draft, given: i.ReportCordon) -> None:
             outcome=given.outcome,
             duration_ms=given.duration_ms,
             detail=given.detail,
-            quiesce_by_unix_ms=quiesce_by_unix_ms(
-                budget, quiesce_ms=state.allowances.quiesce_ms
-            ),
+            quiesce_by_unix_ms=quiesce_by_unix_ms(budget, quiesce_ms=state.allowances.quiesce_ms),
             budget=budget,
         )
     )
@@ -145,9 +137,7 @@ def report_positions(draft: Draft, given: i.ReportPositions) -> None:
     _require_world(state, given)
     stop_step = max(position.max_step for position in given.positions) + 1
     budget = budget_of(state, now_unix_ms=draft.now_unix_ms)
-    if reason := _unreachable(
-        draft, given.positions, stop_step=stop_step, budget=budget
-    ):
+    if reason := _unreachable(draft, given.positions, stop_step=stop_step, budget=budget):
         saving.skip(draft, reason, budget=budget)
         return
     draft.add(
@@ -155,9 +145,7 @@ def report_positions(draft: Draft, given: i.ReportPositions) -> None:
             stop_step=stop_step,
             world_size=state.world_size,
             nodes=tuple(
-                e.NodeSteps(
-                    node=p.node, ranks=p.ranks, min_step=p.min_step, max_step=p.max_step
-                )
+                e.NodeSteps(node=p.node, ranks=p.ranks, min_step=p.min_step, max_step=p.max_step)
                 for p in sorted(given.positions, key=lambda p: p.node)
             ),
             step_ms=max(position.step_ms for position in given.positions),
@@ -214,25 +202,17 @@ def report_quiesced(draft: Draft, given: i.ReportQuiesced) -> None:
             raise reject(state, given, "no stop step is agreed")
         return
     if given.step != state.stop_step:
-        raise reject(
-            state, given, f"step {given.step} is not the agreed step {state.stop_step}"
-        )
+        raise reject(state, given, f"step {given.step} is not the agreed step {state.stop_step}")
     expected = {node.node: node.ranks for node in state.expected}
     if expected.get(given.node) != given.ranks:
-        raise reject(
-            state, given, f"node {given.node} has ranks {expected.get(given.node)}"
-        )
+        raise reject(state, given, f"node {given.node} has ranks {expected.get(given.node)}")
     if given.node in state.quiesced_nodes:
         return
     draft.add(e.RankQuiesced(node=given.node, ranks=given.ranks, step=given.step))
     if draft.state.quiesced_nodes != state.expected_nodes:
         return
     quiesce_ms = draft.now_unix_ms - (state.hold_from_unix_ms or draft.now_unix_ms)
-    draft.add(
-        e.RanksQuiesced(
-            step=given.step, rank_count=state.world_size, quiesce_ms=quiesce_ms
-        )
-    )
+    draft.add(e.RanksQuiesced(step=given.step, rank_count=state.world_size, quiesce_ms=quiesce_ms))
     saving.decide_save(draft)
 
 

@@ -108,9 +108,7 @@ def _ranks_lost(draft: Draft, given: i.ReportRanksLost) -> None:
     state = draft.state
     match state.phase:
         case Phase.NOTICED | Phase.QUIESCING:
-            waited_ms = draft.now_unix_ms - (
-                state.hold_from_unix_ms or draft.now_unix_ms
-            )
+            waited_ms = draft.now_unix_ms - (state.hold_from_unix_ms or draft.now_unix_ms)
             draft.add(e.QuiesceTimedOut(missing=given.missing, waited_ms=waited_ms))
             saving.give_up(draft, given.reason)
         case Phase.QUIESCED | Phase.SAVING | Phase.STAGED:
@@ -125,9 +123,7 @@ def _ranks_lost(draft: Draft, given: i.ReportRanksLost) -> None:
 def _fenced(draft: Draft, given: i.ReportFenced) -> None:
     state = draft.state
     if given.by_epoch <= state.epoch:
-        raise reject(
-            state, given, f"epoch {given.by_epoch} is not newer than {state.epoch}"
-        )
+        raise reject(state, given, f"epoch {given.by_epoch} is not newer than {state.epoch}")
     if state.fenced_by is not None:
         return
     draft.add(e.AttemptFenced(by_epoch=given.by_epoch))
@@ -176,11 +172,7 @@ def _tick(draft: Draft, given: i.Tick) -> None:
     if not state.phase.active:
         return
     if state.phase is Phase.SCHEDULED and now >= state.act_at_unix_ms:
-        draft.add(
-            e.DrainDue(
-                reason="latest safe start", budget=budget_of(state, now_unix_ms=now)
-            )
-        )
+        draft.add(e.DrainDue(reason="latest safe start", budget=budget_of(state, now_unix_ms=now)))
     stopping.expire(draft, given.missing)
     saving.recheck(draft)
     if draft.state.phase.active and now >= draft.state.usable_deadline_unix_ms:

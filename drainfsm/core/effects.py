@@ -87,9 +87,7 @@ AnyEffect: TypeAlias = (
 def effects_of(event: e.Event, state: State) -> tuple[AnyEffect, ...]:
     """What ``event`` asks for, given the state after the record that holds it."""
     match event:
-        case e.NoticeReceived() if (
-            state.phase is Phase.NOTICED and len(state.notices) == 1
-        ):
+        case e.NoticeReceived() if state.phase is Phase.NOTICED and len(state.notices) == 1:
             return (CordonNodes(nodes=state.target_nodes),)
         case e.DrainDue():
             return (CordonNodes(nodes=state.target_nodes),)
@@ -127,15 +125,9 @@ def effects_of(event: e.Event, state: State) -> tuple[AnyEffect, ...]:
         case e.AttemptLost() if state.phase is Phase.LOST:
             return (RecordRequeue(cause="lost"), LeaveRanks(kill_by_unix_ms=0))
         case e.AttemptFinished():
-            return (
-                RecordRequeue(cause="finished" if event.exit_code == 0 else "failed"),
-            )
+            return (RecordRequeue(cause="finished" if event.exit_code == 0 else "failed"),)
         case e.Exited() if state.requeue is None:
-            return (
-                RecordRequeue(
-                    cause="finished" if event.exit_code == 0 else state.cause
-                ),
-            )
+            return (RecordRequeue(cause="finished" if event.exit_code == 0 else state.cause),)
         case _:
             return ()
 

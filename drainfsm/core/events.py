@@ -403,8 +403,4 @@ KINDS: dict[str, type[Fact]] = {snake_case(t.__name__): t for t in EVENT_TYPES}
 
 
 def kind_of(event: Event | UnknownFact) -> str:
-    return (
-        event.kind
-        if isinstance(event, UnknownFact)
-        else snake_case(type(event).__name__)
-    )
+    return event.kind if isinstance(event, UnknownFact) else snake_case(type(event).__name__)

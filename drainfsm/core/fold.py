@@ -48,9 +48,7 @@ def _on(kind: type[e.Fact]) -> Callable[[F], F]:
 def _notice_received(state: State, event: e.NoticeReceived, dest: Phase) -> State:
     notice, deadline = event.notice, event.deadline_unix_ms
     if state.phase.active:
-        held = merge(
-            state.notices.get(notice.identity), notice, deadline_unix_ms=deadline
-        )
+        held = merge(state.notices.get(notice.identity), notice, deadline_unix_ms=deadline)
         return replace(
             state,
             notices={**state.notices, notice.identity: held},
@@ -76,9 +74,7 @@ def _notice_received(state: State, event: e.NoticeReceived, dest: Phase) -> Stat
     )
 
 
-def merge(
-    held: HeldNotice | None, notice: Notice, *, deadline_unix_ms: int
-) -> HeldNotice:
+def merge(held: HeldNotice | None, notice: Notice, *, deadline_unix_ms: int) -> HeldNotice:
     """Repeats of one notice, in whatever order they came, give one and the same entry."""
     if held is None:
         return HeldNotice(
@@ -106,9 +102,7 @@ def _notice_withdrawn(state: State, event: e.NoticeWithdrawn, dest: Phase) -> St
     held = state.notices.get(identity)
     if held is None:
         return state
-    return replace(
-        state, notices={**state.notices, identity: replace(held, withdrawn=True)}
-    )
+    return replace(state, notices={**state.notices, identity: replace(held, withdrawn=True)})
 
 
 @_on(e.DeadlineShortened)
@@ -202,9 +196,7 @@ def _manifest_published(state: State, event: e.ManifestPublished, dest: Phase) -
 
 
 @_on(e.CheckpointCommitted)
-def _checkpoint_committed(
-    state: State, event: e.CheckpointCommitted, dest: Phase
-) -> State:
+def _checkpoint_committed(state: State, event: e.CheckpointCommitted, dest: Phase) -> State:
     committed = Committed(
         generation_id=event.generation_id,
         manifest_digest=event.manifest_digest,
@@ -267,9 +259,7 @@ def _attempt_finished(state: State, event: e.AttemptFinished, dest: Phase) -> St
 
 
 @_on(e.HealthyStepReached)
-def _healthy_step_reached(
-    state: State, event: e.HealthyStepReached, dest: Phase
-) -> State:
+def _healthy_step_reached(state: State, event: e.HealthyStepReached, dest: Phase) -> State:
     return replace(state, healthy_step=event.step)
 
 

@@ -57,9 +57,7 @@ def at_stop_step(state: State, event: Any) -> bool:
 
 def every_node_quiesced(state: State, event: e.RanksQuiesced) -> bool:
     """All expected nodes have reported the agreed step."""
-    return (
-        event.step == state.stop_step and state.quiesced_nodes == state.expected_nodes
-    )
+    return event.step == state.stop_step and state.quiesced_nodes == state.expected_nodes
 
 
 def the_rule_held(state: State, event: Any) -> bool:
@@ -79,9 +77,7 @@ def earlier_epoch(state: State, event: e.AttemptLost) -> bool:
 
 def moves_earlier(state: State, event: e.DeadlineShortened) -> bool:
     """A deadline only ever moves earlier."""
-    return (
-        state.deadline_unix_ms is not None and event.to_unix_ms < state.deadline_unix_ms
-    )
+    return state.deadline_unix_ms is not None and event.to_unix_ms < state.deadline_unix_ms
 
 
 class Step(NamedTuple):
@@ -169,9 +165,7 @@ TABLE = _compile()
 
 def refusal(state: State, event: Event) -> EventRefusedError:
     rows = TABLE.get((type(event), state.phase), ())
-    reasons = [
-        guard.__doc__ or guard.__name__ for _, guard in rows if guard is not None
-    ]
+    reasons = [guard.__doc__ or guard.__name__ for _, guard in rows if guard is not None]
     return EventRefusedError(
         snake_case(type(event).__name__), phase=state.phase, reason=" ".join(reasons)
     )

@@ -100,26 +100,16 @@ def verify_reported(
     if missing := sorted(expected - reported):
         raise ManifestMismatchError(f"no report from rank(s) {missing}")
     if strangers := sorted(set(files_per_rank) - expected):
-        raise ManifestMismatchError(
-            f"report from rank(s) {strangers} that are not in the job"
-        )
+        raise ManifestMismatchError(f"report from rank(s) {strangers} that are not in the job")
     names: set[str] = set()
     counts = dict.fromkeys(expected, 0)
     for entry in entries:
         if entry.name in names:
             raise ManifestMismatchError(f"file {entry.name} was reported twice")
-        if (
-            entry.name.startswith("/")
-            or ".." in entry.name.split("/")
-            or not entry.name
-        ):
-            raise ManifestMismatchError(
-                f"file name {entry.name!r} leaves the generation"
-            )
+        if entry.name.startswith("/") or ".." in entry.name.split("/") or not entry.name:
+            raise ManifestMismatchError(f"file name {entry.name!r} leaves the generation")
         if entry.rank not in expected:
-            raise ManifestMismatchError(
-                f"file {entry.name} is of unknown rank {entry.rank}"
-            )
+            raise ManifestMismatchError(f"file {entry.name} is of unknown rank {entry.rank}")
         names.add(entry.name)
         counts[entry.rank] += 1
     for rank, count in counts.items():
@@ -140,8 +130,6 @@ def verify_stored(entries: Iterable[Entry], stored_bytes: dict[str, int]) -> Non
         if name not in stored_bytes:
             raise ManifestMismatchError(f"file {name} is missing")
         if stored_bytes[name] != size:
-            raise ManifestMismatchError(
-                f"file {name} has {stored_bytes[name]} bytes, not {size}"
-            )
+            raise ManifestMismatchError(f"file {name} has {stored_bytes[name]} bytes, not {size}")
     if extra := sorted(set(stored_bytes) - set(wanted)):
         raise ManifestMismatchError(f"unexpected file(s) {', '.join(extra[:5])}")

@@ -7,9 +7,7 @@ import msgspec
 from drainfsm.core.requeue import Digests
 
 
-class CheckpointSettings(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
-):
+class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a job saves and restores, from configuration."""
 
     every_steps: int = 0

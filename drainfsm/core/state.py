@@ -148,9 +148,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target_nodes(self) -> tuple[str, ...]:
-        return tuple(
-            sorted({node for n in self.notices.values() for node in n.notice.nodes})
-        )
+        return tuple(sorted({node for n in self.notices.values() for node in n.notice.nodes}))
 
     @property
     def all_withdrawn(self) -> bool:
@@ -158,9 +156,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_hard_notice(self) -> bool:
-        return any(
-            n.notice.notice_class is NoticeClass.HARD for n in self.notices.values()
-        )
+        return any(n.notice.notice_class is NoticeClass.HARD for n in self.notices.values())
 
     @property
     def expected_nodes(self) -> frozenset[int]:

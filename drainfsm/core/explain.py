@@ -1,0 +1,163 @@
+"""Why a drain ended as it did, in sentences with the arithmetic. Reads the log, guesses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from drainfsm.core import events as e
+from drainfsm.core.budget import Budget
+from drainfsm.core.rules import broken_rules, drains_of, recompute
+from drainfsm.core.records import Record
+
+WIDTH = 12
+
+
+def explain(records: Sequence[Record]) -> list[str]:
+    """Lines that explain every drain in the records of one attempt.
+
+    ``records`` are those that readers do not skip. Each decision is recomputed from its own
+    numbers, and a history that breaks a rule says so.
+    """
+    drains = drains_of(records)
+    if not drains:
+        return ["No drain in these records."]
+    lines: list[str] = []
+    for drain in drains:
+        lines += _explain_drain(drain)
+    lines += [f"WARNING: {wrong}" for wrong in broken_rules(records)]
+    return lines
+
+
+def _explain_drain(drain: Sequence[e.Event]) -> Iterator[str]:
+    first = drain[0]
+    if not isinstance(first, e.NoticeReceived):
+        raise AssertionError("a drain opens with a notice")
+    opened = first.budget.now_unix_ms
+    yield f"Drain {first.drain_id}"
+    for event in drain:
+        for line in _explain_event(event, opened_unix_ms=opened):
+            yield f"  {line}"
+    yield f"  Outcome: {_outcome(drain)}"
+
+
+def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
+    match event:
+        case e.NoticeReceived(notice=notice):
+            window_ms = event.deadline_unix_ms - event.budget.now_unix_ms
+            yield (
+                f"Notice {notice.identity} ({notice.notice_class.value}, cause {notice.cause}): "
+                f"{window_ms} ms to its deadline, drain's deadline in "
+                f"{event.effective_deadline_unix_ms - event.budget.now_unix_ms} ms."
+            )
+        case e.NoticeWithdrawn():
+            yield f"Notice {event.source}/{event.native_id} was withdrawn: {event.reason}"
+        case e.DeadlineShortened():
+            earlier_ms = event.from_unix_ms - event.to_unix_ms
+            yield f"{event.source}/{event.native_id} moved the deadline {earlier_ms} ms earlier."
+        case e.DrainDue():
+            yield f"The drain was due: {event.reason}."
+        case e.NodeCordoned():
+            yield f"Cordon: {event.outcome} after {event.duration_ms} ms. {event.detail}".rstrip()
+        case e.StopStepAgreed():
+            yield (
+                f"All {event.world_size} ranks were asked to stop after step {event.stop_step} "
+                f"(longest step {event.step_ms} ms)."
+            )
+        case e.RanksQuiesced():
+            yield f"All ranks held at step {event.step} after {event.quiesce_ms} ms."
+        case e.QuiesceTimedOut():
+            yield f"Not all ranks stopped within {event.waited_ms} ms:"
+            for missing in event.missing:
+                yield (
+                    f"  rank {missing.rank} on node {missing.node}: {missing.phase}, "
+                    f"last completed step {missing.last_step}"
+                )
+        case e.SaveDecided():
+            yield f"Save of step {event.step} as {event.generation_id}, since it fitted:"
+            yield from _arithmetic(event.budget)
+        case e.SaveSkipped():
+            yield f"The save was skipped: {event.reason}"
+            yield from _arithmetic(event.budget)
+            yield _restores(event.restore_generation_id, event.restore_step)
+        case e.SaveAbandoned():
+            yield f"The save {event.generation_id} was given up: {event.reason}"
+            yield from _arithmetic(event.budget)
+            yield _restores(event.restore_generation_id, event.restore_step)
+        case e.BytesStaged() | e.Durable() | e.EntriesVerified() | e.ManifestPublished():
+            yield _progress(event)
+        case e.AttemptFenced():
+            yield f"Fenced: epoch {event.by_epoch} has claimed the job."
+        case e.Exited():
+            spent_ms = "; ".join(
+                f"node {node.node}: code {node.exit_code}"
+                + (f", killed rank(s) {list(node.killed_ranks)}" if node.killed_ranks else "")
+                for node in event.nodes
+            )
+            yield f"Exited with code {event.exit_code}, {event.remaining_ms} ms to spare. {spent_ms}"
+        case _:
+            pass
+
+
+def _progress(
+    event: e.BytesStaged | e.Durable | e.EntriesVerified | e.ManifestPublished,
+) -> str:
+    match event:
+        case e.BytesStaged():
+            return f"Staged {event.staged_bytes} bytes after {event.staged_ms} ms."
+        case e.Durable():
+            return (
+                f"Durable: {event.durable_bytes} bytes in {event.file_count} files "
+                f"after {event.durable_ms} ms."
+            )
+        case e.EntriesVerified():
+            return (
+                f"Verified {event.verified_count} of {event.expected_count} files "
+                f"in {event.verify_ms} ms."
+            )
+        case e.ManifestPublished():
+            return f"Committed in slot {event.slot}, {event.commit_ms} ms after durable."
+
+
+def _arithmetic(budget: Budget) -> Iterator[str]:
+    """The rule, one term a line, recomputed."""
+    yield f"  {'remaining':{WIDTH}}{budget.remaining_ms:>8} ms (skew {budget.clock_skew_ms} ms off)"
+    for name, term in (
+        ("quiesce", budget.quiesce),
+        ("durable", budget.durable),
+        ("commit", budget.commit),
+    ):
+        if term is not None:
+            yield (
+                f"  {name:{WIDTH}}{term.value_ms:>8} ms ({term.basis}, "
+                f"{term.sample_count} of {term.samples_needed} samples)"
+            )
+    yield f"  {'exit margin':{WIDTH}}{budget.exit_margin_ms:>8} ms"
+    verdict = "fits" if budget.fits else "does not fit"
+    yield f"  {'needed':{WIDTH}}{budget.needed_ms:>8} ms: {verdict}"
+    if wrong := recompute(budget):
+        yield f"  WARNING: recomputed, this does not add up: {wrong}"
+
+
+def _restores(generation_id: str | None, step: int | None) -> str:
+    if generation_id is None:
+        return "Nothing was committed before: the replacement starts afresh."
+    return f"The replacement restores {generation_id} (step {step})."
+
+
+def _outcome(drain: Sequence[e.Event]) -> str:
+    for event in reversed(drain):
+        match event:
+            case e.Exited():
+                break
+            case e.DrainCancelled():
+                return f"cancelled: {event.reason}"
+            case e.AttemptLost():
+                return f"lost: {event.reason}"
+            case _:
+                pass
+    else:
+        return "not over in these records."
+    published = [event for event in drain if isinstance(event, e.ManifestPublished)]
+    if published:
+        return f"exited with step {published[0].step} committed."
+    return "exited without a save."
