@@ -1,0 +1,50 @@
+# `make demo` and `make test` need Python 3.11 or newer, make, git and pip, and nothing else:
+# each creates the environment in .venv first, and again when its inputs have changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INPUTS := pyproject.toml constraints.txt
+DEMO_READY := $(VENV)/.demo
+DEV_READY := $(VENV)/.dev
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint types clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(DEMO_READY)  ## the whole story on this machine: notice, save, leave, resume
+	$(BIN)/drainfsm demo $(DEMO_ARGS)
+
+test: $(DEV_READY)  ## every test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint types test  ## everything that CI runs, in the order of what fails fastest
+
+lint: $(DEV_READY)  ## formatting, code rules, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo
+
+types: $(DEV_READY)  ## mypy, strict
+	$(BIN)/mypy
+
+clean:  ## remove the environment and every cache
+	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+
+$(DEMO_READY): $(INPUTS)
+	$(call install,demo)
+
+$(DEV_READY): $(INPUTS)
+	$(call install,dev)
+
+# $(call install,EXTRA): the environment, with the package in place of a copy, stamped when whole.
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing drainfsm[$(1)] into $(VENV); the first time this takes some minutes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(1)]'
+	@touch $@
+endef
