@@ -1,13 +1,27 @@
-"""Everything that ``drainfsm run`` can be told. ``cli/options.py`` fills it in."""
+"""Everything that ``drainfsm run`` can be told. ``cli/settings.py`` fills it in."""
 
 from __future__ import annotations
 
+import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from drainfsm.core.budget import Allowances
 from drainfsm.core.orders import CheckpointSettings
+from drainfsm.errors import ConfigError
+
+JOB_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""One token of a NATS subject, and one directory."""
+
+RANK_VARIABLES = frozenset({"DRAINFSM_SOCKET", "DRAINFSM_EPOCH"})
+"""Environment variables that an agent sets for its ranks: known names that are no options. Every
+one that the agent sets stands here, or a ``drainfsm`` command below it takes it for a typo."""
+
+GRACE_S_MAX = 366 * 24 * 3_600
+NODES_MAX = 65_536
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,3 +73,76 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     allowances: Allowances = Allowances()
     checkpoint: CheckpointSettings = CheckpointSettings()
+    adapters: dict[str, dict[str, str]] = {}
+    """By adapter: its ``AdapterContext.options``."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work before anything is started.
+
+        Raises:
+            ConfigError: names the option.
+        """
+        for option, problem in _problems(self):
+            raise ConfigError(f"{option}: {problem}")
+
+
+def check_job_name(job: str) -> None:
+    """Raises: ConfigError: the name would not do as a NATS subject token and a directory."""
+    if not JOB_NAME.fullmatch(job):
+        raise ConfigError(f"job: {job!r} is no job name; use 1 to 64 letters, digits, '_' and '-'")
+
+
+def _problems(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """What is wrong, as option and sentence."""
+    check_job_name(config.job)
+    if not config.store:
+        yield "store", "is empty; give a directory or an object store URL"
+    if not config.command:
+        yield "command", "is empty; put the command to run behind `--`"
+    yield from _node_problems(config)
+    yield from _time_problems(config)
+    for name in config.signals:
+        if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
+            yield "signal", f"{name!r} is no signal that can be heard"
+    yield from _choice("accumulation", config.accumulation, ("finish", "discard"))
+    yield from _choice("checksum", config.checkpoint.checksum, ("xxh3_128", "sha256"))
+    yield from _choice("verify", config.checkpoint.verify, ("sizes", "checksums"))
+
+
+def _choice(option: str, value: str, choices: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    if value not in choices:
+        yield option, f"{value!r} is none of {', '.join(choices)}"
+
+
+def _node_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
+    if not 1 <= config.nnodes <= NODES_MAX:
+        yield "nnodes", f"{config.nnodes} is not in 1 to {NODES_MAX}"
+    if not 0 <= config.node_rank < config.nnodes:
+        yield "node_rank", f"{config.node_rank} is not in 0 to nnodes - 1 = {config.nnodes - 1}"
+    if config.nnodes > 1 and not config.coordinator:
+        yield "coordinator", "is needed with more than one node: HOST:PORT of node 0"
+    if config.coordinator:
+        host, _, port = config.coordinator.rpartition(":")
+        if not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+            yield "coordinator", f"{config.coordinator!r} is not HOST:PORT"
+    if bool(config.tls_cert) != bool(config.tls_key):
+        yield "tls_cert", "tls_cert and tls_key belong together; one of them is missing"
+
+
+def _time_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
+    if not 0 < config.grace_s <= GRACE_S_MAX:
+        yield "grace", f"{config.grace_s:g} s is not more than 0 s and at most a year"
+    if config.heartbeat_s <= 0:
+        yield "heartbeat", f"{config.heartbeat_s:g} s is not more than 0 s"
+    if config.silence_s <= config.heartbeat_s:
+        heard_every = f"the heartbeat of {config.heartbeat_s:g} s"
+        yield "silence", f"{config.silence_s:g} s is not more than {heard_every}: all would be lost"
+    if config.attach_s <= 0:
+        yield "attach", f"{config.attach_s:g} s is not more than 0 s"
+    for name, value in msgspec.structs.asdict(config.allowances).items():
+        if value < 0 or (name == "store_bytes_per_s" and value == 0):
+            yield name, f"{value} is below what makes sense"
+    for name in ("every_steps", "every_s"):
+        value = getattr(config.checkpoint, name)
+        if value < 0:
+            yield name, f"{value} is negative; 0 turns it off"
