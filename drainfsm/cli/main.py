@@ -1,0 +1,89 @@
+"""``drainfsm``: finds the command, and imports nothing but it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from drainfsm.errors import ConfigError, DrainfsmError, NoticeRejectedError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_PIPE = 141
+
+COMMANDS = {
+    "run": "run a training job under an agent",
+    "notify": "hand a notice to a running agent",
+    "replay": "read a drain, an attempt or a whole job back from its log",
+    "explain": "say why a drain ended as it did, with the arithmetic",
+    "export": "write a job's log into a file",
+    "demo": "the whole story on this machine, in two minutes",
+}
+
+HELP = """\
+usage: drainfsm [--version] [--help] COMMAND …
+
+Drains distributed training jobs: a node must go away at a hard time; the job on it commits a
+checkpoint that is provably complete before that time, or leaves on the last one that was.
+
+commands (each has --help):
+{commands}
+
+Every option is also an environment variable (--node-rank: DRAINFSM_NODE_RANK) and a key of
+./drainfsm.toml (node_rank). The command line wins, then the environment, then the file.
+
+exit codes:
+  0    done
+  1    failed; the message on stderr says why
+  2    wrong option, variable, key or notice: nothing was done
+  75   `drainfsm run`: the job drained and wants to be started again (EX_TEMPFAIL)
+  any other of `drainfsm run` is the job's own
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code. Errors that drainfsm raises on purpose become one line on stderr."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+    except (ConfigError, NoticeRejectedError) as error:
+        return _fail(error, EXIT_USAGE)
+    except DrainfsmError as error:
+        return _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has enough. Python flushes stdout once more on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    return code
+
+
+def _fail(error: DrainfsmError, code: int) -> int:
+    print(f"drainfsm: {error}", file=sys.stderr)
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        width = max(map(len, COMMANDS)) + 2
+        commands = "\n".join(f"  {name:{width}}{text}" for name, text in COMMANDS.items())
+        print(HELP.format(commands=commands), end="")
+        return 0 if arguments else EXIT_USAGE
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"drainfsm {version('drainfsm')}")
+        return 0
+    if arguments[0] not in COMMANDS:
+        from drainfsm.cli.options import nearest
+
+        hint = nearest(arguments[0], [*COMMANDS, "--version", "--help"])
+        raise ConfigError(f"{arguments[0]} is no command{hint} (see `drainfsm --help`)")
+    module = import_module(f"drainfsm.cli.{arguments[0]}")
+    code: int = module.main(arguments[1:])
+    return code

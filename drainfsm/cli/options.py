@@ -1,0 +1,162 @@
+"""The options that can be given on the command line, in the environment and in drainfsm.toml.
+
+One table; the same name everywhere: ``node_rank`` is ``--node-rank``, ``DRAINFSM_NODE_RANK`` and
+the key ``node_rank``. ``cli/settings.py`` decides which of them wins.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple, NoReturn
+
+from drainfsm.errors import ConfigError
+
+PREFIX = "DRAINFSM_"
+
+
+class Option(NamedTuple):
+    """One row. ``field``: what it is called in ``RunConfig``, where that differs from the key."""
+
+    key: str
+    metavar: str
+    help: str
+    table: str = ""
+    """The table of drainfsm.toml, and the part of ``RunConfig``, that it belongs to."""
+
+    field: str = ""
+    shape: str = "value"
+    """``value``, ``list`` (``a,b``; the flag may be repeated) or ``mapping`` (``dp=4,tp=2``)."""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.key.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.key.upper()
+
+    @property
+    def attribute(self) -> str:
+        return self.field or self.key
+
+
+RUN_OPTIONS: tuple[Option, ...] = (
+    Option("job", "NAME", "name of the job; outlives restarts"),
+    Option("store", "URL_OR_PATH", "checkpoint store: a directory, s3://, gs:// or az://"),
+    Option("nats", "URL", "NATS server for the event log; none: an embedded one"),
+    Option("nnodes", "N", "number of agents that form the job"),
+    Option("node_rank", "R", "number of this agent, from 0"),
+    Option("coordinator", "HOST:PORT", "where node 0 coordinates; needed with several nodes"),
+    Option("token", "TEXT", "job token, the same on every node; better in DRAINFSM_TOKEN"),
+    Option("tls_cert", "FILE", "certificate for the control traffic between agents"),
+    Option("tls_key", "FILE", "its private key"),
+    Option("tls_ca", "FILE", "authority that the other agents' certificates are checked against"),
+    Option("source", "NAME", "notice source besides signals; may be repeated", shape="list"),
+    Option(
+        "signal",
+        "NAME",
+        "signal that is taken as a notice; may be repeated",
+        field="signals",
+        shape="list",
+    ),
+    Option("grace", "SECONDS", "deadline of a notice that states none", field="grace_s"),
+    Option("cordon", "NAME", "adapter that marks the leaving nodes unschedulable"),
+    Option("accumulation", "HOW", "partial gradient accumulation: finish, discard"),
+    Option("state_dir", "DIR", "journals and the embedded server's data"),
+    Option("heartbeat", "SECONDS", "between two signs of life of an agent", field="heartbeat_s"),
+    Option("silence", "SECONDS", "after which a silent agent is lost", field="silence_s"),
+    Option("attach", "SECONDS", "in which every rank must attach", field="attach_s"),
+)
+
+ALLOWANCES: tuple[Option, ...] = tuple(
+    Option(key, metavar, text, table="allowances")
+    for key, metavar, text in (
+        ("handler_ms", "MS", "from the platform's notice to the decision"),
+        ("quiesce_ms", "MS", "longest wait for the ranks to reach the stop step"),
+        ("commit_ms", "MS", "verify the entries, write the manifest, create the commit"),
+        ("exit_margin_ms", "MS", "from the order to leave to no process left"),
+        ("clock_skew_ms", "MS", "largest difference between the deadline's clock and ours"),
+        ("store_bytes_per_s", "BYTES", "assumed durable write bandwidth before a save was seen"),
+        ("barrier_ms", "MS", "fixed cost of a save"),
+        ("schedule_slack_ms", "MS", "how early before the latest safe start a SOFT drain begins"),
+    )
+)
+
+CHECKPOINT: tuple[Option, ...] = tuple(
+    Option(key, metavar, text, table="checkpoint", shape=shape)
+    for key, metavar, text, shape in (
+        ("every_steps", "N", "periodic save after every N optimizer steps; 0: off", "value"),
+        ("every_s", "SECONDS", "periodic save after so many seconds; 0: off", "value"),
+        ("checksum", "ALGORITHM", "of every file while it is written: xxh3_128, sha256", "value"),
+        ("verify", "WHAT", "what a restore checks: sizes, checksums", "value"),
+        ("asynchronous", "BOOL", "training goes on while a periodic save is written", "value"),
+        ("layout", "KEY=N,…", "parallel layout, e.g. dp=4,tp=2", "mapping"),
+        ("digests", "KEY=TEXT,…", "identity of container, dataset and config", "mapping"),
+    )
+)
+
+OPTIONS: tuple[Option, ...] = (*RUN_OPTIONS, *ALLOWANCES, *CHECKPOINT)
+BY_KEY = {option.key: option for option in OPTIONS}
+TABLES = ("allowances", "checkpoint", "adapters")
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors become ``ConfigError``; a mistyped option is answered with the nearest valid one."""
+
+    def __init__(
+        self, command: str, description: str, *, usage: str = "", epilog: str = ""
+    ) -> None:
+        super().__init__(
+            prog=f"drainfsm {command}".rstrip(),
+            usage=f"drainfsm {usage}" if usage else None,
+            description=description,
+            epilog=epilog or None,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Raises: ConfigError: something is unknown, missing or of the wrong form."""
+        known, extra = self.parse_known_args(argv)
+        if extra:
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            name = extra[0].split("=", 1)[0]
+            self.error(f"{extra[0]} is not known{nearest(name, flags)}")
+        return known
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see `{self.prog} --help`)")
+
+
+def nearest(name: str, valid: Sequence[str]) -> str:
+    """``; did you mean …?`` where something valid is close to ``name``, else nothing."""
+    close = get_close_matches(name, valid, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    keys: Sequence[str] | None = None,
+    *,
+    defaults: Mapping[str, object] | None = None,
+) -> None:
+    """The rows with these keys (all of them), as flags. Values stay text; ``None``: not given.
+
+    ``--config`` comes along: it says where the file layer is. ``defaults`` are shown in the help.
+    """
+    parser.add_argument("--config", metavar="FILE", help="instead of ./drainfsm.toml")
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for option in OPTIONS if keys is None else [BY_KEY[key] for key in keys]:
+        title = f"[{option.table}] of drainfsm.toml" if option.table else "the job"
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        default = (defaults or {}).get(option.key)
+        shown = f" (default: {default})" if default not in (None, "") else ""
+        groups[title].add_argument(
+            option.flag,
+            metavar=option.metavar,
+            help=(option.help + shown).replace("%", "%%"),
+            action="append" if option.shape == "list" else "store",
+        )

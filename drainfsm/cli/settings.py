@@ -1,0 +1,286 @@
+"""Which value wins: command line, then ``DRAINFSM_…``, then drainfsm.toml, then the default.
+
+Names that nobody knows are refused wherever they stand: a typo in a deadline's allowance must not
+become a default in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from drainfsm.cli.options import BY_KEY, OPTIONS, PREFIX, TABLES, Option, nearest
+from drainfsm.core.budget import Allowances
+from drainfsm.core.orders import CheckpointSettings
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.config import RANK_VARIABLES, RunConfig, check_job_name
+
+CONFIG_VARIABLE = "DRAINFSM_CONFIG"
+CONFIG_FILE = "drainfsm.toml"
+ADAPTER_PREFIX = "DRAINFSM_ADAPTER_"
+
+OTHER_VARIABLES = RANK_VARIABLES | {CONFIG_VARIABLE, "DRAINFSM_AZURE_METADATA_ENDPOINT"}
+"""Names that are known and are no options of the table."""
+
+STRUCTS: dict[str, type[msgspec.Struct]] = {
+    "": RunConfig,
+    "allowances": Allowances,
+    "checkpoint": CheckpointSettings,
+}
+
+
+class Given(NamedTuple):
+    """A value as somebody wrote it, and where."""
+
+    value: object
+    origin: str
+    """What an error message calls it: ``--grace``, ``DRAINFSM_GRACE``, ``drainfsm.toml: grace``."""
+
+
+class Settings:
+    """The layers, merged. Values are checked when they are asked for."""
+
+    def __init__(self, given: Mapping[str, Given], adapters: Mapping[str, dict[str, str]]) -> None:
+        self._given = given
+        self.adapters = adapters
+        """Options of adapters, by adapter."""
+
+    def given(self, key: str) -> object | None:
+        """The value of the option in its type; None: nobody gave one.
+
+        Raises:
+            ConfigError: it is of another type; names where it was given.
+        """
+        given = self._given.get(key)
+        if given is None:
+            return None
+        option = BY_KEY[key]
+        wanted = _types(option.table)[option.attribute]
+        value = _structured(given.value, option)
+        if isinstance(value, dict) and isinstance(wanted, type):
+            _check_keys(value, wanted, where=given.origin)
+        try:
+            converted: object = msgspec.convert(value, wanted, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{given.origin}: {given.value!r} will not do: {error}") from error
+        return converted
+
+    @property
+    def job(self) -> str:
+        """Raises: ConfigError: nobody named the job."""
+        job = self.given("job")
+        if job is None:
+            raise ConfigError(_missing("job"))
+        check_job_name(str(job))
+        return str(job)
+
+    @property
+    def state_dir(self) -> Path:
+        state_dir = self.given("state_dir")
+        return _default_state_dir() if state_dir is None else Path(str(state_dir)).expanduser()
+
+    def run_config(self, command: Sequence[str]) -> RunConfig:
+        """Everything for ``drainfsm run``.
+
+        Raises:
+            ConfigError: an option is missing or will not do.
+        """
+        parts: dict[str, dict[str, Any]] = {table: {} for table in STRUCTS}
+        for option in OPTIONS:
+            value = self.given(option.key)
+            if value is not None:
+                parts[option.table][option.attribute] = value
+        for key in ("job", "store"):
+            if key not in parts[""]:
+                raise ConfigError(_missing(key))
+        return RunConfig(
+            **parts[""] | {"state_dir": self.state_dir},
+            command=tuple(command),
+            allowances=Allowances(**parts["allowances"]),
+            checkpoint=CheckpointSettings(**parts["checkpoint"]),
+            adapters=dict(self.adapters),
+        )
+
+
+def load_settings(
+    arguments: Mapping[str, Any], *, environment: Mapping[str, str], directory: Path
+) -> Settings:
+    """Merge the layers. ``arguments`` is a parsed command line; None there means not given.
+
+    Raises:
+        ConfigError: a key or variable that nobody knows, or a file that cannot be read.
+    """
+    given: dict[str, Given] = {}
+    adapters: dict[str, dict[str, str]] = {}
+    file = arguments.get("config") or environment.get(CONFIG_VARIABLE)
+    path = Path(file) if file else directory / CONFIG_FILE
+    if file or path.exists():
+        _read_file(path, given, adapters)
+    _read_environment(environment, given, adapters)
+    for option in OPTIONS:
+        value = arguments.get(option.key)
+        if value is not None:
+            given[option.key] = Given(value, option.flag)
+    return Settings(given, adapters)
+
+
+def _missing(key: str) -> str:
+    option = BY_KEY[key]
+    return f"{option.flag} is missing; or set {option.variable}, or `{key}` in {CONFIG_FILE}"
+
+
+def _types(table: str) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(STRUCTS[table])}
+
+
+def default_values() -> dict[str, object]:
+    """By option: what counts when nobody gave a value, as the help shows it."""
+    shown: dict[str, object] = {"state_dir": _default_state_dir()}
+    for option in OPTIONS:
+        for field in msgspec.structs.fields(STRUCTS[option.table]):
+            if field.name == option.attribute and isinstance(field.default, str | int | float):
+                shown[option.key] = field.default
+            elif field.name == option.attribute and isinstance(field.default, tuple):
+                shown[option.key] = ",".join(field.default)
+    return shown
+
+
+def _default_state_dir() -> Path:
+    """``$XDG_STATE_HOME/drainfsm``, by the XDG base directory specification."""
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path("~/.local/state").expanduser()) / "drainfsm"
+
+
+# --- drainfsm.toml ------------------------------------------------------------------------------
+
+
+def _read_file(path: Path, given: dict[str, Given], adapters: dict[str, dict[str, str]]) -> None:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    for key, value in document.items():
+        if key == "adapters":
+            _read_adapters(path, value, adapters)
+        elif key in TABLES:
+            if not isinstance(value, dict):
+                raise ConfigError(f"{path}: {key} is a table: write [{key}]")
+            for inner, inner_value in value.items():
+                _take(path, inner, inner_value, given, table=key)
+        else:
+            _take(path, key, value, given, table="")
+
+
+def _take(path: Path, key: str, value: object, given: dict[str, Given], *, table: str) -> None:
+    where = f"{path}: {table}.{key}" if table else f"{path}: {key}"
+    option = BY_KEY.get(key)
+    if option is not None and option.table == table:
+        given[key] = Given(value, where)
+        return
+    if option is not None:
+        place = f"in [{option.table}]" if option.table else "at the top, before every table"
+        raise ConfigError(f"{where} is in the wrong place: it belongs {place}")
+    valid = [option.key for option in OPTIONS if option.table == table]
+    hint = nearest(key, [*valid, *TABLES] if not table else valid) or nearest(key, list(BY_KEY))
+    raise ConfigError(f"{where} is not known{hint}")
+
+
+def _read_adapters(path: Path, tables: object, adapters: dict[str, dict[str, str]]) -> None:
+    if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+        raise ConfigError(f"{path}: adapters holds one table an adapter: write [adapters.NAME]")
+    for name, table in tables.items():
+        _check_adapter(name, where=f"{path}: adapters.{name}")
+        options = adapters.setdefault(name, {})
+        for key, value in table.items():
+            if isinstance(value, dict | list):
+                raise ConfigError(f"{path}: adapters.{name}.{key} is neither text nor a number")
+            options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- the environment ----------------------------------------------------------------------------
+
+
+def _read_environment(
+    environment: Mapping[str, str], given: dict[str, Given], adapters: dict[str, dict[str, str]]
+) -> None:
+    """An empty variable counts as not set, as everywhere in a shell."""
+    by_variable = {option.variable: option for option in OPTIONS}
+    for variable in sorted(environment):
+        value = environment[variable]
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        option = by_variable.get(variable)
+        if option is not None:
+            if value:
+                given[option.key] = Given(value, variable)
+        elif variable.startswith(ADAPTER_PREFIX):
+            name, key = _adapter_variable(variable)
+            adapters.setdefault(name, {})[key] = value
+        else:
+            hint = nearest(variable, [*by_variable, CONFIG_VARIABLE])
+            raise ConfigError(f"environment variable {variable} is not known{hint}")
+
+
+def _adapter_variable(variable: str) -> tuple[str, str]:
+    """``DRAINFSM_ADAPTER_AWS_POLL_S`` is ``poll_s`` of ``aws``; the longest known name wins."""
+    rest = variable.removeprefix(ADAPTER_PREFIX)
+    for name in sorted(_adapters(), key=len, reverse=True):
+        head = name.upper().replace("-", "_") + "_"
+        if rest.startswith(head) and rest != head:
+            return name, rest.removeprefix(head).lower()
+    _check_adapter(rest.split("_", 1)[0].lower(), where=f"environment variable {variable}")
+    raise ConfigError(f"environment variable {variable} names no option behind the adapter")
+
+
+def _check_adapter(name: str, *, where: str) -> None:
+    known = _adapters()
+    if name not in known:
+        installed = ", ".join(known) or "none"
+        hint = nearest(name, known)
+        raise ConfigError(f"{where}: no adapter {name} is installed ({installed}){hint}")
+
+
+def _adapters() -> tuple[str, ...]:
+    from drainfsm.runtime.sources import adapter_names
+
+    return adapter_names()
+
+
+# --- text to values -----------------------------------------------------------------------------
+
+
+def _structured(value: object, option: Option) -> object:
+    """Lists and mappings out of text: ``a,b`` and ``dp=4,tp=2``; anything else as it is."""
+    if option.shape == "list":
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list):
+            return value
+        return [part for text in texts for part in _parts(text)]
+    if option.shape == "mapping" and isinstance(value, str):
+        return dict(part.partition("=")[::2] for part in _parts(value))
+    return value
+
+
+def _check_keys(value: Mapping[str, object], wanted: type, *, where: str) -> None:
+    """A struct read from a log may have fields of the future; one that somebody typed may not."""
+    if not issubclass(wanted, msgspec.Struct):
+        return
+    valid = [field.name for field in msgspec.structs.fields(wanted)]
+    for key in value:
+        if key not in valid:
+            hint = nearest(key, valid)
+            raise ConfigError(f"{where}: {key} is not known ({', '.join(valid)}){hint}")
+
+
+def _parts(text: object) -> Iterator[Any]:
+    if not isinstance(text, str):
+        yield text
+        return
+    yield from (part.strip() for part in text.split(",") if part.strip())
