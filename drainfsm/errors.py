@@ -7,6 +7,7 @@ DrainfsmError
 ├── EventRefusedError         the lifecycle table does not allow the event; nothing changed
 ├── LogError
 │   ├── JournalCorruptError   bytes before the tail of a journal fail their checksum
+│   ├── JournalLockedError    another process writes the journal
 │   ├── RecordUnreadableError bytes in a log are no record of a schema version known here
 │   ├── StaleWriterError      somebody else appended to the subject
 │   └── BrokerError           the NATS server cannot be used: unreachable, no JetStream, wrong stream
@@ -72,6 +73,10 @@ class LogError(DrainfsmError):
 
 class JournalCorruptError(LogError):
     """A journal frame before the tail fails its checksum: the file was changed after the fact."""
+
+
+class JournalLockedError(LogError):
+    """Another process has the journal open for writing."""
 
 
 class RecordUnreadableError(LogError):

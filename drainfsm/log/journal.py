@@ -1,0 +1,226 @@
+"""The journal of one attempt: what the log says before anybody else has heard it.
+
+A record is fact once ``append`` has returned: it is on disk. One file an attempt, one writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from drainfsm.core.codec import decode_lines, encode
+from drainfsm.core.records import Record, subject_of
+from drainfsm.errors import (
+    JournalCorruptError,
+    JournalLockedError,
+    RecordUnreadableError,
+    StaleWriterError,
+)
+from drainfsm.log.frames import frame, header_bytes, payloads, read_header
+
+_NAME = re.compile(r"(\d{6,})\.journal")
+
+
+def journal_path(state_dir: Path, *, job_id: str, epoch: int) -> Path:
+    return state_dir / job_id / "journal" / f"{epoch:06d}.journal"
+
+
+def journals(state_dir: Path, job_id: str) -> dict[int, Path]:
+    """The journals of a job in this state directory, by epoch, oldest first."""
+    directory = journal_path(state_dir, job_id=job_id, epoch=0).parent
+    found: dict[int, Path] = {}
+    if directory.is_dir():
+        for path in directory.iterdir():
+            if match := _NAME.fullmatch(path.name):
+                found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def read_journal(path: Path) -> Iterator[Record]:
+    """The records on disk, oldest first; a torn tail ends them, as does one being written.
+
+    Raises:
+        JournalCorruptError: damage before the tail, after the records that stand before it.
+        RecordUnreadableError: a record of a newer version.
+        FileNotFoundError: no such journal.
+    """
+    data = path.read_bytes()
+    with _naming(path):
+        _, start = read_header(data)
+        if start:
+            for _, records in _records(data, start):
+                yield from records
+
+
+class Journal:
+    """The one writer of one attempt's log."""
+
+    def __init__(self, path: Path, fd: int, *, job_id: str, epoch: int) -> None:
+        self.path = path
+        self.job_id = job_id
+        self.epoch = epoch
+        self.records: list[Record] = []
+        """What is durable, oldest first. Read it, never change it."""
+
+        self.dropped_bytes = 0
+        """Length of the torn tail that ``open`` found and cut off."""
+
+        self._fd = fd
+        self._size = 0
+        self._broken = ""
+
+    @classmethod
+    def open(cls, path: Path, *, job_id: str, epoch: int) -> Journal:
+        """Create the journal, or go on with it; a torn tail is cut off and counted.
+
+        Raises:
+            JournalLockedError: another process has it open.
+            JournalCorruptError: damage before the tail, or the journal of another attempt.
+            RecordUnreadableError: it holds a record of a newer version.
+        """
+        _make_directory(path.parent)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        journal = cls(path, fd, job_id=job_id, epoch=epoch)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise JournalLockedError(
+                    f"{path} is written by another process: stop that one first"
+                ) from None
+            with _naming(path):
+                journal._recover()
+            _sync_directory(path.parent)
+        except BaseException:
+            os.close(fd)
+            raise
+        return journal
+
+    @property
+    def count(self) -> int:
+        """Durable records: what the next one follows."""
+        return len(self.records)
+
+    def append(self, *records: Record) -> None:
+        """Make the records durable, all or none.
+
+        Raises:
+            StaleWriterError: a record does not follow the last one, or is of another attempt.
+            OSError: the disk refused; nothing was appended.
+        """
+        if not records:
+            return
+        self._check(records)
+        self._write(frame(b"\n".join(_line(record) for record in records)))
+        self.records.extend(records)
+
+    def close(self) -> None:
+        """Let go of the file and of its lock. Twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            os.close(fd)
+
+    def _recover(self) -> None:
+        data = _read_all(self._fd)
+        header, start = read_header(data)
+        if header is None:
+            os.ftruncate(self._fd, 0)
+            self.dropped_bytes = len(data)
+            self._write(header_bytes(job_id=self.job_id, epoch=self.epoch))
+            return
+        if (header.job_id, header.epoch) != (self.job_id, self.epoch):
+            raise JournalCorruptError(
+                f"it is the journal of job {header.job_id} epoch {header.epoch}, "
+                f"not of job {self.job_id} epoch {self.epoch}"
+            )
+        self._size = start
+        for end, records in _records(data, start):
+            self.records.extend(records)
+            self._size = end
+        self.dropped_bytes = len(data) - self._size
+        if self.dropped_bytes:
+            os.ftruncate(self._fd, self._size)
+        # What was read may still be in the page cache only, if its writer was killed.
+        os.fdatasync(self._fd)
+
+    def _check(self, records: Iterable[Record]) -> None:
+        for position, record in enumerate(records, start=self.count):
+            own = record.job_id == self.job_id and record.epoch == self.epoch
+            if not own or record.follows != position:
+                raise StaleWriterError(
+                    subject_of(job_id=record.job_id, epoch=record.epoch),
+                    expected_count=record.follows,
+                    actual_count=position if own else None,
+                )
+
+    def _write(self, data: bytes) -> None:
+        if self._fd == -1:
+            raise ValueError(f"{self.path} is closed")
+        if self._broken:
+            raise OSError(f"{self.path} is unusable since an earlier write failed: {self._broken}")
+        try:
+            written = 0
+            while written < len(data):  # a regular file is written short only when it is full
+                written += os.pwrite(self._fd, data[written:], self._size + written)
+            os.fdatasync(self._fd)
+        except BaseException:
+            self._roll_back()
+            raise
+        self._size += len(data)
+
+    def _roll_back(self) -> None:
+        """Cut off what a failed append may have left."""
+        try:
+            os.ftruncate(self._fd, self._size)
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._broken = str(error)
+
+
+def _line(record: Record) -> bytes:
+    """An event of an unknown kind is kept as it came, but not the line breaks in it."""
+    data = encode(record)
+    return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data
+
+
+def _records(data: bytes, start: int) -> Iterator[tuple[int, list[Record]]]:
+    for end, payload in payloads(data, start):
+        yield end, list(decode_lines(payload))
+
+
+def _read_all(fd: int) -> bytes:
+    with open(fd, "rb", closefd=False) as file:
+        file.seek(0)
+        return file.read()
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors that say which file."""
+    try:
+        yield
+    except (JournalCorruptError, RecordUnreadableError) as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _make_directory(directory: Path) -> None:
+    """Create it with its parents, each entry durable."""
+    missing = [directory, *directory.parents]
+    for parent in reversed(missing):
+        if not parent.exists():
+            parent.mkdir(exist_ok=True)
+            _sync_directory(parent.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
