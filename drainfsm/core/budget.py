@@ -155,14 +155,18 @@ def comparable(samples: Iterable[Sample], load: Load) -> tuple[Sample, ...]:
 
 
 def sizing_ms(samples: Iterable[Sample], load: Load, allowances: Allowances) -> int:
-    """Bytes over the slowest bandwidth seen in this store (or assumed), plus the fixed cost."""
-    rates = [
-        s.save_bytes * 1_000 // max(1, s.durable_ms)
+    """Bytes at the slowest bandwidth seen in this store (or assumed), plus the fixed cost."""
+    estimates = [
+        _ceil_div(load.save_bytes * s.durable_ms, s.save_bytes)
         for s in samples
         if s.store == load.store and s.save_bytes > 0
     ]
-    rate = max(1, min(rates, default=allowances.store_bytes_per_s))
-    return -(-load.save_bytes * 1_000 // rate) + allowances.barrier_ms
+    assumed = _ceil_div(load.save_bytes * 1_000, max(1, allowances.store_bytes_per_s))
+    return max(estimates, default=assumed) + allowances.barrier_ms
+
+
+def _ceil_div(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
 
 
 def evidence(values_ms: Sequence[int], *, quantile: float, floor_ms: int, basis: str) -> Evidence:

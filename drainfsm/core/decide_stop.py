@@ -15,7 +15,7 @@ from drainfsm.core.deadline import (
 from drainfsm.core.draft import Draft, reject
 from drainfsm.core.fold import merge
 from drainfsm.core.notice import Notice, NoticeClass
-from drainfsm.core.state import Phase, State
+from drainfsm.core.state import HeldNotice, Phase, State
 
 
 def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
@@ -24,18 +24,21 @@ def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
     if state.phase in (Phase.EXITED, Phase.LOST) or state.exit_code is not None:
         return
     held = state.notices.get(notice.identity) if state.phase.active else None
-    if held is not None and notice.deadline_unix_ms is None and not held.withdrawn:
-        return  # said again without a time: nothing new
     deadline = notice_deadline_unix_ms(
         notice, grace_ms=state.grace_ms, now_unix_ms=draft.now_unix_ms
     )
-    if held is not None and merge(held, notice, deadline_unix_ms=deadline) == held:
+    if held is not None and _adds_nothing(state, held, notice, deadline_unix_ms=deadline):
         return
     _accept(draft, notice, deadline_unix_ms=deadline)
     if draft.state.phase is Phase.SCHEDULED:
         _due(draft)
     else:
         saving.recheck(draft)
+
+
+def _adds_nothing(state: State, held: HeldNotice, notice: Notice, *, deadline_unix_ms: int) -> bool:
+    merged = merge(held, notice, deadline_unix_ms=deadline_unix_ms)
+    return merged == held and notice.clock_skew_ms <= state.clock_skew_ms
 
 
 def _accept(draft: Draft, notice: Notice, *, deadline_unix_ms: int) -> None:
@@ -49,7 +52,7 @@ def _accept(draft: Draft, notice: Notice, *, deadline_unix_ms: int) -> None:
     )
     budget = budget_of(state, now_unix_ms=now, deadline_unix_ms=effective, clock_skew_ms=skew)
     act_at = now
-    if notice.notice_class is NoticeClass.SOFT or not opens:
+    if notice.notice_class is NoticeClass.SOFT:
         act_at = latest_safe_start_unix_ms(
             budget, schedule_slack_ms=state.allowances.schedule_slack_ms
         )

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from drainfsm.core import events as e
 from drainfsm.core.budget import Budget
-from drainfsm.core.rules import broken_rules, drains_of, recompute
 from drainfsm.core.records import Record
+from drainfsm.core.rules import broken_rules, drains_of, recompute
 
 WIDTH = 12
 
@@ -88,12 +88,12 @@ def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
         case e.AttemptFenced():
             yield f"Fenced: epoch {event.by_epoch} has claimed the job."
         case e.Exited():
-            spent_ms = "; ".join(
+            nodes = "; ".join(
                 f"node {node.node}: code {node.exit_code}"
                 + (f", killed rank(s) {list(node.killed_ranks)}" if node.killed_ranks else "")
                 for node in event.nodes
             )
-            yield f"Exited with code {event.exit_code}, {event.remaining_ms} ms to spare. {spent_ms}"
+            yield f"Exited with code {event.exit_code}, {event.remaining_ms} ms to spare. {nodes}"
         case _:
             pass
 

@@ -64,9 +64,10 @@ def budgets_count_against_the_deadline(history: History) -> str:
                 stated = event.deadline_unix_ms
                 lowest = stated if lowest is None else min(lowest, stated)
             budget = getattr(event, "budget", None)
-            if isinstance(budget, Budget) and lowest is not None:
-                if budget.deadline_unix_ms > lowest:
-                    return f"I2: a decision counted on {budget.deadline_unix_ms}, not {lowest}"
+            if not isinstance(budget, Budget) or lowest is None:
+                continue
+            if budget.deadline_unix_ms > lowest:
+                return f"I2: a decision counted on {budget.deadline_unix_ms}, not {lowest}"
     return ""
 
 

@@ -52,8 +52,8 @@ class HeldNotice(msgspec.Struct, frozen=True, kw_only=True):
 
     notice: Notice
     earliest_unix_ms: int
-    latest_unix_ms: int
-    """A later deadline is recorded, never adopted."""
+    latest_unix_ms: int | None
+    """Latest deadline that it stated: recorded, never adopted. None: it never stated one."""
 
     withdrawn: bool = False
 

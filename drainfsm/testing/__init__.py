@@ -1,0 +1,1 @@
+"""Tools for testing drains: given/when kit, strategies, simulator. Shipped for embedders."""

@@ -1,0 +1,121 @@
+"""The two vectors of the design, and the edges of the rule by exact numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from drainfsm.core.budget import Allowances, Load, Sample, Stage, evaluate, save_budget_ms
+
+NOW = 1_800_000_000_000
+STORE = "file:///store"
+LOAD = Load(world_size=8, save_bytes=1_000_000, store=STORE)
+RESERVES = Allowances(
+    handler_ms=5_000,
+    quiesce_ms=20_000,
+    commit_ms=15_000,
+    exit_margin_ms=15_000,
+    clock_skew_ms=0,
+    barrier_ms=0,
+)
+
+
+def _sample(durable_ms: int, **changed: int) -> Sample:
+    fields = {"world_size": 8, "save_bytes": 1_000_000, **changed}
+    return Sample(store=STORE, durable_ms=durable_ms, commit_ms=0, **fields)
+
+
+def test_a_window_of_150_s_leaves_95_s_for_the_durable_write() -> None:
+    assert save_budget_ms(window_ms=150_000, allowances=RESERVES) == 95_000
+
+
+@pytest.mark.parametrize(
+    ("remaining_ms", "fits"), [(145_000, False), (151_000, False), (151_001, True)]
+)
+def test_remaining_145_s_against_20_101_15_15_is_a_skip(remaining_ms: int, fits: bool) -> None:
+    budget = evaluate(
+        stage=Stage.NOTICE,
+        now_unix_ms=NOW,
+        deadline_unix_ms=NOW + remaining_ms,
+        clock_skew_ms=0,
+        allowances=RESERVES,
+        samples=[_sample(101_000)],
+        load=LOAD,
+    )
+    assert budget.needed_ms == 151_000
+    assert budget.remaining_ms == remaining_ms
+    assert budget.fits is fits
+
+
+def test_the_clock_skew_comes_off_what_remains() -> None:
+    budget = evaluate(
+        stage=Stage.DURABLE,
+        now_unix_ms=NOW,
+        deadline_unix_ms=NOW + 20_000,
+        clock_skew_ms=5_000,
+        allowances=RESERVES,
+        samples=[],
+        load=LOAD,
+    )
+    assert (budget.remaining_ms, budget.needed_ms, budget.fits) == (15_000, 15_000, False)
+
+
+def test_only_saves_of_comparable_load_are_evidence() -> None:
+    others = [_sample(9_000, world_size=4), _sample(9_000, save_bytes=1_250_001)]
+    alike = [_sample(2_000), _sample(3_000, save_bytes=1_250_000)]
+    budget = evaluate(
+        stage=Stage.QUIESCED,
+        now_unix_ms=NOW,
+        deadline_unix_ms=NOW + 60_000,
+        clock_skew_ms=0,
+        allowances=RESERVES,
+        samples=others + alike,
+        load=LOAD,
+    )
+    assert budget.durable is not None
+    assert budget.durable.sample_count == 2
+
+
+def test_without_a_save_the_estimate_is_bytes_over_bandwidth_plus_the_fixed_cost() -> None:
+    allowances = Allowances(store_bytes_per_s=500_000, barrier_ms=700)
+    budget = evaluate(
+        stage=Stage.QUIESCED,
+        now_unix_ms=NOW,
+        deadline_unix_ms=NOW + 60_000,
+        clock_skew_ms=0,
+        allowances=allowances,
+        samples=[],
+        load=LOAD,
+    )
+    assert budget.durable is not None
+    assert (budget.durable.value_ms, budget.durable.basis) == (2_700, "sizing")
+
+
+def test_with_few_samples_the_observed_maximum_counts_if_it_is_larger() -> None:
+    samples = [_sample(1_000), _sample(4_000), _sample(4_100)]
+    budget = evaluate(
+        stage=Stage.QUIESCED,
+        now_unix_ms=NOW,
+        deadline_unix_ms=NOW + 60_000,
+        clock_skew_ms=0,
+        allowances=RESERVES,
+        samples=samples,
+        load=Load(world_size=8, save_bytes=900_000, store=STORE),
+    )
+    assert budget.durable is not None
+    assert (budget.durable.value_ms, budget.durable.basis) == (4_100, "observed_max")
+
+
+def test_with_299_samples_the_p99_is_a_distribution_free_bound() -> None:
+    samples = [_sample(1_000 + n) for n in range(299)]
+    budget = evaluate(
+        stage=Stage.QUIESCED,
+        now_unix_ms=NOW,
+        deadline_unix_ms=NOW + 60_000,
+        clock_skew_ms=0,
+        allowances=RESERVES,
+        samples=samples,
+        load=LOAD,
+    )
+    assert budget.durable is not None
+    assert (budget.durable.value_ms, budget.durable.basis) == (1_298, "quantile")
+    assert budget.durable.sample_count == budget.durable.samples_needed == 299
