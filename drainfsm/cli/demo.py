@@ -1,0 +1,37 @@
+"""``drainfsm demo``: the whole story on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from drainfsm.cli.options import Parser
+from drainfsm.errors import ConfigError
+
+USAGE = "demo [--fast] [--dir DIR] [--json FILE]"
+
+EPILOG = """\
+Trains a small transformer on the source files of Python's standard library, with 2 agents of 2
+ranks each; hands in a notice, saves, leaves, resumes; then again with a window too short to save.
+Exits with 0 only if every criterion holds."""
+
+NEEDED = ("rich", "torch", "xxhash")
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("demo", "The whole story on this machine.", usage=USAGE, epilog=EPILOG)
+    parser.add_argument("--fast", action="store_true", help="shorter runs of a smaller model")
+    parser.add_argument(
+        "--dir", metavar="DIR", type=Path, help="keep everything here (default: a temporary one)"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the summary as data too")
+    arguments = parser.parse(argv)
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the demo needs {', '.join(missing)}: install it with `pip install 'drainfsm[demo]'`"
+        )
+    from drainfsm.demo.story import main as tell
+
+    return tell(arguments)

@@ -1,0 +1,29 @@
+"""``drainfsm explain``: why a drain ended as it did, with the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drainfsm.cli.logs import WHERE, add_log_options, read_history, replays, report_damage
+from drainfsm.cli.options import Parser
+from drainfsm.core.explain import explain
+
+USAGE = """explain (--job NAME | --file PATH) [--epoch N] [--nats URL]"""
+
+
+def main(argv: Sequence[str]) -> int:
+    about = "Say why every drain ended as it did. Each decision is recomputed from its own numbers."
+    parser = Parser("explain", about, usage=USAGE, epilog=WHERE)
+    add_log_options(parser)
+    arguments = parser.parse(argv)
+    history = read_history(arguments)
+    for replay in replays(arguments, history):
+        final = replay.final
+        print(f"job {final.job_id}, attempt {final.epoch}" + _odd(final.lost))
+        for line in explain(replay.counted):
+            print(f"  {line}")
+    return report_damage(history)
+
+
+def _odd(lost: str) -> str:
+    return f" (lost: {lost})" if lost else ""

@@ -1,0 +1,83 @@
+"""The log that ``replay``, ``explain`` and ``export`` read, as their options say."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from drainfsm.cli.options import Parser, add_options
+from drainfsm.cli.settings import load_settings
+from drainfsm.errors import BrokerError, ConfigError
+from drainfsm.views.history import History, read_file, read_journals, read_stream
+from drainfsm.views.replay import AttemptReplay, replay_job
+
+WHERE = """\
+The log is read from --file (an exported file or a journal), else from the stream of --nats, else
+from the journals in --state-dir."""
+
+
+def add_log_options(parser: Parser) -> None:
+    add_options(parser, ("job", "nats", "state_dir"))
+    parser.add_argument("--file", metavar="PATH", type=Path, help="exported file, or a journal")
+    parser.add_argument("--epoch", metavar="N", type=int, help="only this attempt")
+
+
+def read_history(arguments: argparse.Namespace) -> History:
+    """What the options name.
+
+    Raises:
+        ConfigError: they name no log.
+        BrokerError: the NATS server cannot be read.
+    """
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    if arguments.file is not None:
+        history = read_file(arguments.file)
+        if arguments.job is not None:
+            logs = tuple(log for log in history.logs if log.job_id == settings.job)
+            history = History(logs=logs, damage=history.damage)
+        where = str(arguments.file)
+    elif nats := settings.given("nats"):
+        where = f"the stream at {nats}"
+        try:
+            history = read_stream(str(nats), job_id=settings.job)
+        except BrokerError as error:
+            raise BrokerError(f"{error} (journals of this machine: leave --nats away)") from error
+    else:
+        where = f"the journals under {settings.state_dir}"
+        history = read_journals(settings.state_dir, job_id=settings.job)
+    if not history.records and not history.damage:
+        raise ConfigError(
+            f"{where}: no records{_of(arguments)}; give --file, --nats or --state-dir"
+        )
+    return history
+
+
+def replays(arguments: argparse.Namespace, history: History) -> list[AttemptReplay]:
+    """Every attempt, or the one of ``--epoch``.
+
+    Raises:
+        ConfigError: there is no such attempt.
+    """
+    found = replay_job(history.logs)
+    if arguments.epoch is None:
+        return found
+    chosen = [replay for replay in found if replay.final.epoch == arguments.epoch]
+    if not chosen:
+        epochs = ", ".join(str(replay.final.epoch) for replay in found)
+        raise ConfigError(f"--epoch {arguments.epoch}: no such attempt; there are {epochs}")
+    return chosen
+
+
+def report_damage(history: History) -> int:
+    """The exit code: what could not be read is said once, after what could."""
+    if not history.damage:
+        return 0
+    sys.stdout.flush()
+    print(f"drainfsm: {history.damage}", file=sys.stderr)
+    return 1
+
+
+def _of(arguments: argparse.Namespace) -> str:
+    return f" of job {arguments.job}" if arguments.job else ""

@@ -1,0 +1,125 @@
+"""A job's history, from an exported file, the journals of this machine or the stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from drainfsm.core.codec import decode, encode
+from drainfsm.core.records import Record
+from drainfsm.errors import ConfigError, LogError, RecordUnreadableError
+from drainfsm.log.frames import MAGIC as JOURNAL_MAGIC
+from drainfsm.log.journal import journals, read_journal
+from drainfsm.views.replay import AttemptLog
+
+CONNECT_S = 5.0
+"""A postmortem is not in a hurry, but its reader is a person."""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What could be read."""
+
+    logs: tuple[AttemptLog, ...]
+    damage: str = ""
+    """Not empty: what follows could not be read, and why."""
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for log in self.logs for record in log.records]
+
+
+def read_file(path: Path) -> History:
+    """An exported file or a journal, up to what cannot be read as a record.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--file {path}: {error.strerror}") from error
+    if data.startswith(JOURNAL_MAGIC):
+        records, damage = _read_journal(path)
+        return History(logs=by_attempt(records), damage=damage)
+    return _read_lines(path, data)
+
+
+def _read_lines(path: Path, data: bytes) -> History:
+    records: list[Record] = []
+    damage = ""
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(decode(line))
+        except RecordUnreadableError as error:
+            damage = f"{path}, line {number}: {error}"
+            break
+    return History(logs=by_attempt(records), damage=damage)
+
+
+def read_journals(state_dir: Path, *, job_id: str) -> History:
+    """The journals that this machine holds; empty where it holds none."""
+    logs: list[AttemptLog] = []
+    damages: list[str] = []
+    for epoch, path in journals(state_dir, job_id).items():
+        records, damage = _read_journal(path)
+        logs.append(AttemptLog(job_id=job_id, epoch=epoch, records=tuple(records)))
+        damages += [damage] if damage else []
+    return History(logs=tuple(logs), damage="; ".join(damages))
+
+
+def read_stream(url: str, *, job_id: str) -> History:
+    """What the stream holds of the job.
+
+    Raises:
+        BrokerError: the server cannot be used.
+    """
+    return asyncio.run(_read_stream(url, job_id))
+
+
+async def _read_stream(url: str, job_id: str) -> History:
+    from drainfsm.log.jetstream import connect
+
+    connection = await connect(url, timeout_s=CONNECT_S)
+    try:
+        return History(logs=by_attempt(await connection.read_job(job_id)))
+    finally:
+        await connection.close()
+
+
+def _read_journal(path: Path) -> tuple[list[Record], str]:
+    """What stands before the damage, and the damage."""
+    records: list[Record] = []
+    try:
+        for record in read_journal(path):
+            records.append(record)
+    except LogError as error:
+        return records, str(error)
+    return records, ""
+
+
+def export_lines(history: History) -> bytes:
+    """One record a line. ``read_file`` gives the same history back, and the same bytes again."""
+    return b"".join(_one_line(encode(record)) for record in history.records)
+
+
+def _one_line(encoded: bytes) -> bytes:
+    """An event of an unknown kind is kept as it came, but not the line breaks in it."""
+    if b"\n" in encoded or b"\r" in encoded:
+        encoded = msgspec.json.format(encoded, indent=-1)
+    return encoded + b"\n"
+
+
+def by_attempt(records: Iterable[Record]) -> tuple[AttemptLog, ...]:
+    """Records of whole logs, told apart by job and epoch; the order inside each stays."""
+    logs: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        logs.setdefault((record.job_id, record.epoch), []).append(record)
+    return tuple(
+        AttemptLog(job_id=job_id, epoch=epoch, records=tuple(found))
+        for (job_id, epoch), found in logs.items()
+    )
