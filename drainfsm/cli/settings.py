@@ -65,7 +65,7 @@ class Settings:
         if isinstance(value, dict) and isinstance(wanted, type):
             _check_keys(value, wanted, where=given.origin)
         try:
-            converted: object = msgspec.convert(value, wanted, strict=False)
+            converted: object = msgspec.convert(value, wanted, strict=False, dec_hook=_path)
         except msgspec.ValidationError as error:
             raise ConfigError(f"{given.origin}: {given.value!r} will not do: {error}") from error
         return converted
@@ -266,6 +266,13 @@ def _structured(value: object, option: Option) -> object:
     if option.shape == "mapping" and isinstance(value, str):
         return dict(part.partition("=")[::2] for part in _parts(value))
     return value
+
+
+def _path(wanted: type, value: object) -> object:
+    """``msgspec`` knows no paths."""
+    if wanted is not Path or not isinstance(value, str) or not value:
+        raise ValueError(f"Expected a path, got {value!r}")
+    return Path(value)
 
 
 def _check_keys(value: Mapping[str, object], wanted: type, *, where: str) -> None:

@@ -28,26 +28,26 @@ def table(replay: AttemptReplay) -> Iterator[str]:
         yield HEADING
     day = ""
     for line in replay.lines:
-        if (date := clock(line.at_unix_ms)[:10]) != day:
+        if (date := day_and_time(line.at_unix_ms)[0]) != day:
             day = date
             yield day
         yield from _entry(line)
     yield from textwrap.wrap(_ending(final), WIDTH, subsequent_indent="  ")
 
 
-def clock(unix_ms: int) -> str:
-    """``2026-08-21 14:03:07.120``; what no calendar holds stays a number."""
+def day_and_time(unix_ms: int) -> tuple[str, str]:
+    """``2026-08-21`` and ``14:03:07.120``; what no calendar holds stays a number."""
     try:
         instant = datetime.fromtimestamp(unix_ms // 1_000, UTC)
     except (OverflowError, ValueError, OSError):
-        return f"{unix_ms} ms"
-    return f"{instant:%Y-%m-%d %H:%M:%S}.{unix_ms % 1_000:03d}"
+        return "", f"{unix_ms} ms"
+    return f"{instant:%Y-%m-%d}", f"{instant:%H:%M:%S}.{unix_ms % 1_000:03d}"
 
 
 def _entry(line: Line) -> Iterator[str]:
     left = "" if line.remaining_ms is None else f"{line.remaining_ms / 1_000:.3f} s"
     kind = line.kind if line.outcome == APPLIED else f"[{line.outcome}] {line.kind}"
-    yield f"{clock(line.at_unix_ms)[11:]:13}{left:>12}  {line.phase.value:11}{kind}"
+    yield f"{day_and_time(line.at_unix_ms)[1]:13}{left:>12}  {line.phase.value:11}{kind}"
     for text in filter(None, (line.note, describe(line.event))):
         indent = " " * STATE_COLUMN
         yield from textwrap.wrap(
@@ -89,7 +89,7 @@ def _named(value: msgspec.Struct) -> Iterator[str]:
             continue
         name, unit = field.name, ""
         if isinstance(content, int) and name.endswith("_unix_ms"):
-            name, text = name.removesuffix("_unix_ms"), clock(content)[11:] or text
+            name, text = name.removesuffix("_unix_ms"), day_and_time(content)[1]
         elif isinstance(content, int):
             for suffix in ("ms", "bytes"):
                 if name.endswith(f"_{suffix}"):

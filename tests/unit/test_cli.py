@@ -1,0 +1,188 @@
+"""Exit codes, messages and what is printed, by the commands that need nothing but files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drainfsm.cli.main import COMMANDS, main
+from drainfsm.core.codec import decode_lines, encode, encode_lines
+from drainfsm.log.journal import Journal, journal_path
+from drainfsm.testing.scenario import Scenario
+from drainfsm.views.history import read_file
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration of whoever runs the tests, and no state of theirs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRAINFSM_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    scenario = Scenario().saving()
+    scenario.given(scenario.staged(), scenario.durable(), scenario.verified(), scenario.published())
+    path = tmp_path / "job.jsonl"
+    path.write_bytes(encode_lines(scenario.history))
+    return path
+
+
+def test_help_lists_every_command_and_the_exit_codes(capsys: Output) -> None:
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for name, text in COMMANDS.items():
+        assert name in printed
+        assert text in printed
+    assert "75" in printed
+
+
+def test_no_command_is_a_usage_error(capsys: Output) -> None:
+    assert main([]) == 2
+    assert "usage: drainfsm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: Output) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main([name, "--help"])
+    assert raised.value.code == 0
+    assert f"usage: drainfsm {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["rnu"], "rnu is no command; did you mean run?"),
+        (["--verison"], "--verison is no command; did you mean --version?"),
+        (["run", "--job", "j"], "run: no command"),
+        (["run", "--job", "j", "--"], "run: no command"),
+        (["run", "--job", "j", "--", "true"], "--store is missing"),
+        (["run", "train.py", "--", "true"], "train.py is not known"),
+        (["replay"], "--job is missing"),
+        (["replay", "--job", "nobody"], "no records of job nobody"),
+        (["replay", "--file", "nowhere.jsonl"], "--file nowhere.jsonl: No such file"),
+        (["replay", "--fiel", "x"], "--fiel is not known; did you mean --file?"),
+        (["replay", "--file", "x", "--epoch", "one"], "argument --epoch: invalid int value"),
+        (["export", "--job", "j"], "the following arguments are required: -o/--output"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_exits_with_2(
+    argv: list[str], message: str, capsys: Output
+) -> None:
+    assert main(argv) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("drainfsm: ")
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_replay_shows_every_event_and_the_final_state(exported: Path, capsys: Output) -> None:
+    assert main(["replay", "--file", str(exported)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.endswith("published  manifest_published") for line in lines)
+    assert any(line.startswith("final state: published; committed e000001-s") for line in lines)
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--epoch", "7"], "--epoch 7: no such attempt; there are 1"),
+        (["--drain", "job/1/9"], "--drain job/1/9: no such drain; there are: job/1/1"),
+        (["--job", "other"], "no records of job other"),
+    ],
+)
+def test_a_part_that_is_not_there_is_named_with_those_that_are(
+    exported: Path, argv: list[str], message: str, capsys: Output
+) -> None:
+    assert main(["replay", "--file", str(exported), *argv]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_damage_is_said_after_what_stands_before_it(exported: Path, capsys: Output) -> None:
+    data = exported.read_bytes()
+    exported.write_bytes(data + b"garbage\n" + data)
+    whole = len(data.splitlines())
+    assert main(["replay", "--file", str(exported)]) == 1
+    printed = capsys.readouterr()
+    assert "manifest_published" in printed.out
+    assert f"line {whole + 1}" in printed.err
+
+
+def test_an_export_is_read_back_to_the_same_bytes(
+    exported: Path, tmp_path: Path, capsys: Output
+) -> None:
+    again, third = tmp_path / "again.jsonl", tmp_path / "third.jsonl"
+    assert main(["export", "--file", str(exported), "-o", str(again)]) == 0
+    assert main(["export", "--file", str(again), "-o", str(third)]) == 0
+    assert exported.read_bytes() == again.read_bytes() == third.read_bytes()
+    outputs = []
+    for path in (exported, again):
+        capsys.readouterr()
+        assert main(["replay", "--file", str(path), "--json"]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] != ""
+
+
+def test_an_unknown_event_with_line_breaks_stays_one_line(exported: Path, tmp_path: Path) -> None:
+    position = len(exported.read_bytes().splitlines())
+    raw = (
+        b'{"v":1,"id":"new","job_id":"job","epoch":1,"follows":%d,"at_unix_ms":5,'
+        b'"events":[{"kind":"moon_phase","text":"a\\nb","full":true}]}\n' % position
+    )
+    exported.write_bytes(exported.read_bytes() + raw)
+    target = tmp_path / "again.jsonl"
+    assert main(["export", "--file", str(exported), "-o", str(target)]) == 0
+    assert target.read_bytes().endswith(raw)
+
+
+def test_the_journals_of_this_machine_are_read_by_the_name_of_the_job(
+    exported: Path, tmp_path: Path, capsys: Output
+) -> None:
+    records = list(decode_lines(exported.read_bytes()))
+    path = journal_path(tmp_path / "state", job_id="job", epoch=1)
+    journal = Journal.open(path, job_id="job", epoch=1)
+    journal.append(*records)
+    journal.close()
+    outputs = []
+    for argv in (["--job", "job"], ["--file", str(path)], ["--file", str(exported)]):
+        assert main(["replay", "--json", *argv]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] == outputs[2] != ""
+    assert main(["export", "--job", "job", "-o", "-"]) == 0
+
+
+def test_a_journal_that_is_still_torn_is_read_up_to_its_tail(
+    exported: Path, tmp_path: Path, capsys: Output
+) -> None:
+    records = list(decode_lines(exported.read_bytes()))
+    path = journal_path(tmp_path / "state", job_id="job", epoch=1)
+    journal = Journal.open(path, job_id="job", epoch=1)
+    for record in records:
+        journal.append(record)
+    journal.close()
+    path.write_bytes(path.read_bytes()[:-3])
+    assert main(["replay", "--job", "job"]) == 0
+    printed = capsys.readouterr().out
+    assert "entries_verified" in printed
+    assert "manifest_published" not in printed
+
+
+def test_explain_says_why_with_the_arithmetic(exported: Path, capsys: Output) -> None:
+    assert main(["explain", "--file", str(exported)]) == 0
+    printed = capsys.readouterr().out
+    assert "job job, attempt 1" in printed
+    assert "exit margin" in printed
+
+
+def test_history_counts_what_the_fold_skips_as_records_too(exported: Path) -> None:
+    data = exported.read_bytes()
+    first = data.splitlines(keepends=True)[0]
+    exported.write_bytes(data + first)
+    records = read_file(exported).records
+    assert b"".join(encode(record) + b"\n" for record in records) == data + first

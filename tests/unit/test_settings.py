@@ -1,0 +1,279 @@
+"""Which layer wins, and what each kind of mistake is answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from drainfsm.cli.options import OPTIONS, Option
+from drainfsm.cli.run import parser
+from drainfsm.cli.settings import Settings, load_settings
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.config import RANK_VARIABLES, RunConfig
+
+Load = Callable[..., Settings]
+COMMAND = ("python", "train.py")
+
+SAMPLES = {
+    "job": ("a", "b", "c"),
+    "store": ("/a", "/b", "/c"),
+    "nats": ("nats://a", "nats://b", "nats://c"),
+    "nnodes": ("2", "3", "4"),
+    "node_rank": ("1", "2", "3"),
+    "coordinator": ("a:1", "b:2", "c:3"),
+    "token": ("a", "b", "c"),
+    "tls_cert": ("a", "b", "c"),
+    "tls_key": ("a", "b", "c"),
+    "tls_ca": ("a", "b", "c"),
+    "source": ("aws", "gcp", "azure"),
+    "signal": ("SIGHUP", "SIGTERM", "SIGINT"),
+    "grace": ("1.5", "2.5", "3.5"),
+    "cordon": ("a", "b", "c"),
+    "accumulation": ("finish", "discard", "finish"),
+    "state_dir": ("/a", "/b", "/c"),
+    "heartbeat": ("1", "2", "3"),
+    "silence": ("10", "20", "30"),
+    "attach": ("10", "20", "30"),
+    "checksum": ("sha256", "xxh3_128", "sha256"),
+    "verify": ("checksums", "sizes", "checksums"),
+    "asynchronous": ("false", "true", "false"),
+    "layout": ("dp=1", "dp=2", "dp=3"),
+    "digests": ("config=a", "config=b", "config=c"),
+}
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Settings from a file's text, an environment and a command line, all optional."""
+
+    def loaded(toml: str = "", env: dict[str, str] | None = None, *argv: str) -> Settings:
+        if toml:
+            (tmp_path / "drainfsm.toml").write_text(toml, encoding="utf-8")
+        arguments = vars(parser().parse(argv))
+        return load_settings(arguments, environment=env or {}, directory=tmp_path)
+
+    return loaded
+
+
+def _sample(option: Option) -> tuple[str, str, str]:
+    return SAMPLES.get(option.key, ("10", "20", "30"))
+
+
+def _toml(option: Option, text: str) -> str:
+    table = f"[{option.table}]\n" if option.table else ""
+    return (
+        f'{table}{option.key} = "{text}"\n' if option.shape != "mapping" else _mapping(option, text)
+    )
+
+
+def _mapping(option: Option, text: str) -> str:
+    key, _, value = text.partition("=")
+    shown = value if value.isdecimal() else f'"{value}"'
+    return f"[{option.table}.{option.key}]\n{key} = {shown}\n"
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+    load: Load, option: Option
+) -> None:
+    line, variable, file = _sample(option)
+    toml, env = _toml(option, file), {option.variable: variable}
+    from_file = load(toml).given(option.key)
+    from_variable = load(toml, env).given(option.key)
+    from_line = load(toml, env, option.flag, line).given(option.key)
+    assert from_file == load("", {option.variable: file}).given(option.key)
+    assert from_variable == load("", {}, option.flag, variable).given(option.key)
+    assert from_line == load("", {}, option.flag, line).given(option.key)
+    assert from_file != from_variable != from_line
+
+
+def test_every_option_reaches_its_field(load: Load) -> None:
+    argv = [part for option in OPTIONS for part in (option.flag, _sample(option)[0])]
+    config = load("", {}, *argv).run_config(COMMAND)
+    fields = set(RunConfig.__struct_fields__) - {"command", "allowances", "checkpoint", "adapters"}
+    assert {option.attribute for option in OPTIONS if not option.table} == fields
+    assert set(config.allowances.__struct_fields__) == {
+        option.key for option in OPTIONS if option.table == "allowances"
+    }
+    assert set(config.checkpoint.__struct_fields__) == {
+        option.key for option in OPTIONS if option.table == "checkpoint"
+    }
+    assert (config.job, config.grace_s, config.nnodes, config.node_rank) == ("a", 1.5, 2, 1)
+    assert config.source == ("aws",)
+    assert config.signals == ("SIGHUP",)
+    assert config.state_dir == Path("/a")
+    assert config.allowances.quiesce_ms == 10
+    assert config.checkpoint.layout == {"dp": 1}
+    assert config.checkpoint.digests.config == "a"
+    assert config.checkpoint.asynchronous is False
+    assert config.command == COMMAND
+
+
+def test_without_any_layer_the_defaults_of_the_config_count(load: Load) -> None:
+    config = load("", {}, "--job", "j", "--store", "s").run_config(COMMAND)
+    assert config == RunConfig(job="j", store="s", command=COMMAND, state_dir=config.state_dir)
+
+
+def test_typed_values_of_the_file_are_taken_as_they_are(load: Load) -> None:
+    toml = (
+        'job = "j"\nstore = "s"\ngrace = 12\nsource = ["aws", "slurm"]\n[checkpoint]\nevery_s = 7'
+    )
+    config = load(toml).run_config(COMMAND)
+    assert (config.grace_s, config.source, config.checkpoint.every_s) == (12.0, ("aws", "slurm"), 7)
+
+
+def test_lists_come_by_comma_and_by_repeating_the_flag(load: Load) -> None:
+    assert load("", {"DRAINFSM_SOURCE": "aws, gcp"}).given("source") == ("aws", "gcp")
+    assert load("", {}, "--source", "aws", "--source", "gcp").given("source") == ("aws", "gcp")
+
+
+def test_an_empty_variable_counts_as_not_set(load: Load) -> None:
+    assert load('nats = "nats://a"', {"DRAINFSM_NATS": ""}).given("nats") == "nats://a"
+
+
+@pytest.mark.parametrize(
+    ("toml", "names"),
+    [
+        ("grcae = 5", ["grcae is not known", "did you mean grace?"]),
+        ("[allowances]\nquiece_ms = 5", ["allowances.quiece_ms", "did you mean quiesce_ms?"]),
+        ("[checkpoint]\nevery_step = 5", ["checkpoint.every_step", "did you mean every_steps?"]),
+        ("[alowances]\nquiesce_ms = 5", ["alowances is not known", "did you mean allowances?"]),
+        ("[checkpoint.digests]\ncontaner = 'x'", ["contaner is not known", "container?"]),
+        ("node-rank = 1", ["node-rank is not known", "did you mean node_rank?"]),
+        ("quiesce_ms = 5", ["quiesce_ms is in the wrong place", "[allowances]"]),
+        ("[allowances]\ngrace = 5", ["allowances.grace is in the wrong place", "at the top"]),
+        ("allowances = 5", ["allowances is a table", "[allowances]"]),
+        ("[adapters]\naws = 5", ["adapters holds one table an adapter"]),
+        ("[adapters.no_such_cloud]\nx = 1", ["no adapter no_such_cloud is installed"]),
+        ("state_dir = 5", ["state_dir: 5 will not do"]),
+        ("grace = 'soon'", ["grace: 'soon' will not do"]),
+        ("grace = [1]", ["grace: [1] will not do"]),
+        ("source = 5", ["source: 5 will not do"]),
+        ("source = [5]", ["source: [5] will not do"]),
+        ("job =", ["is not valid TOML"]),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(load: Load, toml: str, names: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(toml, {}, *_NAMED).run_config(COMMAND)
+    for name in names:
+        assert name in str(raised.value)
+    assert "drainfsm.toml" in str(raised.value)
+
+
+_NAMED = ("--job", "j", "--store", "s")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "names"),
+    [
+        ("DRAINFSM_GRCAE", "5", ["DRAINFSM_GRCAE is not known", "did you mean DRAINFSM_GRACE?"]),
+        ("DRAINFSM_NODERANK", "5", ["DRAINFSM_NODERANK", "DRAINFSM_NODE_RANK?"]),
+        ("DRAINFSM_CONFG", "x", ["DRAINFSM_CONFG", "DRAINFSM_CONFIG?"]),
+        ("DRAINFSM_GRACE", "soon", ["DRAINFSM_GRACE: 'soon' will not do"]),
+        ("DRAINFSM_NNODES", "1.5", ["DRAINFSM_NNODES: '1.5' will not do"]),
+        ("DRAINFSM_ASYNCHRONOUS", "maybe", ["DRAINFSM_ASYNCHRONOUS: 'maybe' will not do"]),
+        ("DRAINFSM_LAYOUT", "dp", ["DRAINFSM_LAYOUT: 'dp' will not do"]),
+        ("DRAINFSM_ADAPTER_NOSUCH_POLL_S", "5", ["DRAINFSM_ADAPTER_NOSUCH_POLL_S", "nosuch"]),
+        ("DRAINFSM_CONFIG", "/no/such/file", ["/no/such/file cannot be read"]),
+    ],
+)
+def test_a_mistake_in_the_environment_is_named(
+    load: Load, variable: str, value: str, names: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load("", {variable: value}, *_NAMED).run_config(COMMAND)
+    for name in names:
+        assert name in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        (("--grcae", "5"), ["--grcae is not known", "did you mean --grace?"]),
+        (("--grac", "5"), ["--grac is not known", "did you mean --grace?"]),
+        (("--nnodes", "two"), ["--nnodes: 'two' will not do"]),
+        (("--grace",), ["--grace", "expected one argument"]),
+        (("--config", "/no/such/file"), ["/no/such/file cannot be read"]),
+        (("--nnodes", "2", "--coordinator", "h:1", "--node-rank", "2"), ["node_rank: 2 is not in"]),
+        (("--nnodes", "2"), ["coordinator: is needed with more than one node"]),
+        (("--coordinator", "host"), ["coordinator: 'host' is not HOST:PORT"]),
+        (("--coordinator", "host:0"), ["coordinator: 'host:0' is not HOST:PORT"]),
+        (("--grace", "0"), ["grace: 0 s"]),
+        (("--grace", "nan"), ["grace: nan s"]),
+        (("--grace", "1e9"), ["at most a year"]),
+        (("--silence", "1"), ["silence: 1 s is not more than the heartbeat of 2 s"]),
+        (("--signal", "SIGKILL"), ["signal: 'SIGKILL' is no signal that can be heard"]),
+        (("--signal", "TERM"), ["signal: 'TERM'"]),
+        (("--accumulation", "drop"), ["accumulation: 'drop' is none of finish, discard"]),
+        (("--checksum", "md5"), ["checksum: 'md5' is none of xxh3_128, sha256"]),
+        (("--verify", "no"), ["verify: 'no' is none of sizes, checksums"]),
+        (("--quiesce-ms", "-1"), ["quiesce_ms: -1"]),
+        (("--store-bytes-per-s", "0"), ["store_bytes_per_s: 0"]),
+        (("--every-steps", "-1"), ["every_steps: -1 is negative"]),
+        (("--tls-cert", "c.pem"), ["tls_cert and tls_key belong together"]),
+        (("--job", "a.b"), ["job: 'a.b' is no job name"]),
+        (("--job", ""), ["job: '' is no job name"]),
+        (("--store", ""), ["store: is empty"]),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named(
+    load: Load, argv: tuple[str, ...], names: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load("", {}, *_NAMED, *argv).run_config(COMMAND)
+    for name in names:
+        assert name in str(raised.value)
+
+
+@pytest.mark.parametrize("key", ["job", "store"])
+def test_what_is_missing_is_named_with_all_the_places_it_can_be_given(load: Load, key: str) -> None:
+    given = {"job": "j", "store": "s"}
+    del given[key]
+    argv = [part for name, value in given.items() for part in (f"--{name}", value)]
+    with pytest.raises(ConfigError, match=f"--{key} is missing.*DRAINFSM_{key.upper()}.*`{key}`"):
+        load("", {}, *argv).run_config(COMMAND)
+
+
+def test_variables_that_an_agent_sets_for_its_ranks_are_no_typos(load: Load) -> None:
+    environment = dict.fromkeys(RANK_VARIABLES, "x")
+    environment["DRAINFSM_AZURE_METADATA_ENDPOINT"] = "http://127.0.0.1"
+    load("", environment, *_NAMED).run_config(COMMAND)
+
+
+def test_another_file_is_read_instead_of_the_one_in_the_directory(
+    load: Load, tmp_path: Path
+) -> None:
+    other, third = tmp_path / "other.toml", tmp_path / "third.toml"
+    other.write_text('job = "other"')
+    third.write_text('job = "third"')
+    assert load('job = "here"', {"DRAINFSM_CONFIG": str(other)}).job == "other"
+    assert load("", {"DRAINFSM_CONFIG": str(other)}, "--config", str(third)).job == "third"
+
+
+def test_the_state_directory_follows_the_xdg_specification(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
+    assert load().state_dir == Path("/somewhere/drainfsm")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert load().state_dir == Path("/home/me/.local/state/drainfsm")
+    assert load("", {"DRAINFSM_STATE_DIR": "~/here"}).state_dir == Path("/home/me/here")
+
+
+def test_options_of_an_adapter_come_from_its_table_and_its_variables(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drainfsm.runtime.sources.adapter_names", lambda: ("my", "my_cloud"))
+    settings = load(
+        '[adapters.my_cloud]\npoll_s = 2\nwait = true\nzone = "a"',
+        {"DRAINFSM_ADAPTER_MY_CLOUD_POLL_S": "5", "DRAINFSM_ADAPTER_MY_URL": "http://x"},
+        *_NAMED,
+    )
+    assert settings.run_config(COMMAND).adapters == {
+        "my_cloud": {"poll_s": "5", "wait": "true", "zone": "a"},
+        "my": {"url": "http://x"},
+    }
