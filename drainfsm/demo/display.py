@@ -1,0 +1,151 @@
+"""The countdown on the terminal: states, budget bar, ranks, events."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from drainfsm.core import events as e
+from drainfsm.core.deadline import budget_of
+from drainfsm.core.events import UnknownFact, kind_of
+from drainfsm.core.records import Record
+from drainfsm.core.state import State
+from drainfsm.machine import DrainMachine
+
+PATH = (
+    "noticed", "quiescing", "quiesced", "saving", "staged", "durable", "published", "exited",
+)  # fmt: skip
+EVENT_LINES = 12
+BAR_WIDTH = 60
+
+
+class Display:
+    """Follows the attempts by their records, as a dashboard elsewhere would."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.title = "starting"
+        self.step = -1
+        self.steps = 0
+        self._machine: DrainMachine | None = None
+        self._window_ms = 0
+        self._events: deque[tuple[int, int, str, str]] = deque(maxlen=EVENT_LINES)
+        self.live = Live(console=console, refresh_per_second=8, get_renderable=self.render)
+
+    def follow(self, record: Record, machine: DrainMachine) -> None:
+        """A record was folded into ``machine``."""
+        self._machine = machine
+        state = machine.drain
+        for event in record.events:
+            if isinstance(event, e.NoticeReceived) and len(state.notices) == 1:
+                self._window_ms = event.effective_deadline_unix_ms - event.budget.now_unix_ms
+            if isinstance(event, UnknownFact) or not isinstance(event, e.RankQuiesced):
+                line = (record.epoch, record.at_unix_ms, kind_of(event), _detail(event))
+                self._events.append(line)
+                if not self.console.is_terminal:
+                    self.console.print(f"  epoch {line[0]}  {line[2]:20} {line[3]}")
+
+    def say(self, title: str) -> None:
+        self.title = title
+        if not self.console.is_terminal:
+            self.console.print(title)
+
+    def render(self) -> Panel:
+        state = self._machine.drain if self._machine else State()
+        parts: list[Text | Table] = [self._progress(), _path(state)]
+        if state.phase.active and state.deadline_unix_ms is not None:
+            parts += [self._bar(state), _ranks(state)]
+        parts.append(self._recent())
+        return Panel(Group(*parts), title=self.title, border_style="cyan")
+
+    def _progress(self) -> Text:
+        done = BAR_WIDTH * (self.step + 1) // max(1, self.steps)
+        bar = "━" * done + "─" * (BAR_WIDTH - done)
+        return Text(f"training  {bar} step {self.step} of {self.steps}")
+
+    def _bar(self, state: State) -> Text:
+        """What is left of the window, and how much of it is spoken for."""
+        now_unix_ms = time.time_ns() // 1_000_000
+        budget = budget_of(state, now_unix_ms=now_unix_ms)
+        scale = BAR_WIDTH / max(1, self._window_ms)
+        text = Text("deadline  ")
+        width = 0
+        for name, term_ms, style in (
+            ("quiesce", budget.quiesce.value_ms if budget.quiesce else 0, "yellow"),
+            ("durable", budget.durable.value_ms if budget.durable else 0, "blue"),
+            ("commit", budget.commit.value_ms if budget.commit else 0, "magenta"),
+            ("exit", budget.exit_margin_ms, "red"),
+        ):
+            cells = round(term_ms * scale)
+            text.append("█" * cells, style=style)
+            width += cells
+            if term_ms:
+                text.append(f"{name} " if cells > len(name) + 4 else "", style=style)
+        spare = max(0, round(budget.remaining_ms * scale) - width)
+        text.append("█" * spare, style="green")
+        text.append(f" {budget.remaining_ms / 1_000:.1f} s left", style="bold")
+        return text
+
+    def _recent(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for epoch, at_unix_ms, kind, detail in self._events:
+            clock = time.strftime("%H:%M:%S", time.localtime(at_unix_ms / 1_000))
+            stamp = f"{clock}.{at_unix_ms % 1_000:03d}"
+            table.add_row(f"[dim]{stamp}[/]", f"[dim]epoch {epoch}[/]", kind, f"[dim]{detail}[/]")
+        return table
+
+
+def _path(state: State) -> Text:
+    text = Text("state     ")
+    for name in PATH:
+        style = "reverse green" if state.phase == name else "dim"
+        text.append(f" {name} ", style=style)
+    if state.phase not in PATH:
+        text.append(f" {state.phase} ", style="reverse yellow")
+    return text
+
+
+def _ranks(state: State) -> Text:
+    text = Text("ranks     ")
+    if state.stop_step is None:
+        return text.append("running")
+    for node in state.expected:
+        held = node.node in state.quiesced_nodes
+        for rank in node.ranks:
+            text.append(f" {rank} ", style="reverse green" if held else "yellow")
+    return text.append(f"  all stop after step {state.stop_step}")
+
+
+def _detail(event: e.Event | UnknownFact) -> str:
+    match event:
+        case e.NoticeReceived():
+            window_ms = event.deadline_unix_ms - event.budget.now_unix_ms
+            return f"{event.notice.cause}, {window_ms / 1_000:.1f} s"
+        case e.StopStepAgreed():
+            return f"step {event.stop_step}"
+        case e.SaveDecided() | e.SaveSkipped():
+            budget = event.budget
+            sign = ">" if budget.fits else "<="
+            return f"remaining {budget.remaining_ms} {sign} needed {budget.needed_ms} ms"
+        case e.BytesStaged():
+            return f"{event.staged_bytes / 1e6:.1f} MB after {event.staged_ms} ms"
+        case e.Durable():
+            return f"{event.durable_bytes / 1e6:.1f} MB after {event.durable_ms} ms"
+        case e.ManifestPublished() | e.CheckpointCommitted():
+            return f"{event.generation_id} (slot {event.slot})"
+        case e.CheckpointRestored():
+            return f"{event.generation_id}, step {event.step}"
+        case e.HealthyStepReached():
+            return f"step {event.step}"
+        case e.Exited():
+            return f"code {event.exit_code}, {event.remaining_ms / 1_000:.1f} s to spare"
+        case e.NodeCordoned():
+            return event.outcome
+        case _:
+            return ""
