@@ -15,6 +15,7 @@ import msgspec
 
 from drainfsm.core.notice import Notice
 from drainfsm.errors import ConfigError
+from drainfsm.runtime.clock import Clock
 
 GROUP = "drainfsm.adapters"
 
@@ -29,6 +30,9 @@ class AdapterContext(msgspec.Struct, frozen=True, kw_only=True):
     grace_ms: int
     options: dict[str, str] = {}
     """The table ``[adapters.NAME]`` of drainfsm.toml, and ``DRAINFSM_ADAPTER_NAME_KEY``."""
+
+    now_unix_ms: Callable[[], int] = Clock().now_unix_ms
+    """The agent's clock: ``received_unix_ms`` and deadlines are stated by it."""
 
 
 class NoticeSink(Protocol):

@@ -1,0 +1,183 @@
+"""``--source auto``: asks every cloud's metadata service at once, and takes the one that answers.
+
+Bounded: without any cloud the answer is there after ``PROBE_S``, and training has not waited for
+it. It is reported then, and asked again now and then: a service may come up late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.sources import Adapter, AdapterContext, AdapterFactory, NoticeSink
+from drainfsm_adapters import alibaba, aws, azure, gcp, tencent
+from drainfsm_adapters.imds_token import PATH as TOKEN_PATH
+from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, endpoint_of
+
+SOURCE = "auto"
+PROBE_S = 2.0
+RETRY_S = 60.0
+
+Probe = Callable[[Callable[[], int]], Awaitable[None]]
+"""Returns if this is the cloud, and raises ``NoAnswerError`` if it is not."""
+
+
+async def probe_aws(now_unix_ms: Callable[[], int]) -> None:
+    """A token: other clouds imitate the rest of the service, but not that."""
+    if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        raise NoAnswerError("AWS_EC2_METADATA_DISABLED=true")
+    header = f"{aws.TOKEN_HEADER}-ttl-seconds"
+    client = _client(aws.endpoint_text(), aws.ENDPOINT_VARIABLE, now_unix_ms)
+    reply = await client.request("PUT", TOKEN_PATH, headers={header: "60"})
+    if reply.status != 200 or header.lower() not in reply.headers:
+        raise NoAnswerError(f"no token: {reply.status}")
+
+
+async def probe_gcp(now_unix_ms: Callable[[], int]) -> None:
+    """The header that says that this is Google's."""
+    client = _client(gcp.endpoint_text(), gcp.HOST_VARIABLE, now_unix_ms, gcp.HOST_NAME)
+    reply = await gcp.fetch(client, f"{gcp.ROOT}/id")
+    if reply.status != 200:
+        raise NoAnswerError(f"answered {reply.status}")
+
+
+async def probe_azure(now_unix_ms: Callable[[], int]) -> None:
+    """Not the events themselves: their first call takes minutes."""
+    client = _client(azure.endpoint_text(), azure.ENDPOINT_VARIABLE, now_unix_ms)
+    reply = await client.request("GET", azure.NAME_PATH, headers=azure.HEADERS)
+    if reply.status != 200:
+        raise NoAnswerError(f"answered {reply.status}")
+
+
+async def probe_alibaba(now_unix_ms: Callable[[], int]) -> None:
+    """An address that no other cloud uses."""
+    client = _client(alibaba.endpoint_text(), alibaba.ENDPOINT_VARIABLE, now_unix_ms)
+    reply = await client.request("GET", "/latest/meta-data/instance-id", headers={})
+    if reply.status not in (200, 403):  # 403: it wants a token
+        raise NoAnswerError(f"answered {reply.status}")
+
+
+async def probe_tencent(now_unix_ms: Callable[[], int]) -> None:
+    """A name that no other cloud resolves."""
+    client = _client(tencent.endpoint_text(), tencent.ENDPOINT_VARIABLE, now_unix_ms)
+    reply = await client.request("GET", "/latest/meta-data/instance-id", headers={})
+    if reply.status != 200:
+        raise NoAnswerError(f"answered {reply.status}")
+
+
+PROBES: dict[str, Probe] = {
+    "aws": probe_aws,
+    "gcp": probe_gcp,
+    "azure": probe_azure,
+    "alibaba": probe_alibaba,
+    "tencent": probe_tencent,
+}
+"""In the order of precedence, should two answer."""
+
+FACTORIES: dict[str, AdapterFactory] = {
+    "aws": aws.adapter,
+    "gcp": gcp.adapter,
+    "azure": azure.adapter,
+    "alibaba": alibaba.adapter,
+    "tencent": tencent.adapter,
+}
+
+
+def _client(
+    text: str, option: str, now_unix_ms: Callable[[], int], host_header: str = ""
+) -> MetadataClient:
+    endpoint = endpoint_of(text, option=option, host_header=host_header)
+    return MetadataClient(endpoint, timeout_s=PROBE_S, now_unix_ms=now_unix_ms)
+
+
+class Detected(msgspec.Struct, frozen=True, kw_only=True):
+    cloud: str
+    """Empty: none answered."""
+
+    detail: str
+    """What each of the others said."""
+
+
+async def detect(now_unix_ms: Callable[[], int]) -> Detected:
+    """Which cloud this is, within ``PROBE_S`` and a little.
+
+    Raises:
+        ConfigError: an environment variable names an endpoint that is none.
+    """
+    answers = await asyncio.gather(
+        *(probe(now_unix_ms) for probe in PROBES.values()), return_exceptions=True
+    )
+    said: list[str] = []
+    for cloud, answer in zip(PROBES, answers, strict=True):
+        if answer is None:
+            return Detected(cloud=cloud, detail="; ".join(said))
+        if not isinstance(answer, NoAnswerError):
+            raise answer
+        said.append(f"{cloud}: {answer}")
+    return Detected(cloud="", detail="; ".join(said))
+
+
+def adapter(context: AdapterContext) -> AutoAdapter:
+    """The factory behind ``--source auto``.
+
+    Raises:
+        ConfigError: an option is wrong, of whichever cloud.
+    """
+    for key in context.options:
+        cloud, _, option = key.partition("_")
+        if cloud not in FACTORIES or not option:
+            raise ConfigError(
+                f"[adapters.auto] {key}: write the options of a cloud as CLOUD_KEY, say aws_poll_s"
+            )
+        build(cloud, context)
+    return AutoAdapter(context)
+
+
+def build(cloud: str, context: AdapterContext) -> Adapter:
+    """The cloud's own adapter, with those of the options that are its own."""
+    prefix = f"{cloud}_"
+    options = {
+        key.removeprefix(prefix): value
+        for key, value in context.options.items()
+        if key.startswith(prefix)
+    }
+    return FACTORIES[cloud](msgspec.structs.replace(context, options=options))
+
+
+class AutoAdapter:
+    """Becomes the adapter of the cloud that it finds."""
+
+    def __init__(self, context: AdapterContext) -> None:
+        self._context = context
+        self._found: Adapter | None = None
+
+    async def watch(self, sink: NoticeSink) -> None:
+        """Hear notices until cancelled."""
+        now_unix_ms = self._context.now_unix_ms
+        began = now_unix_ms()
+        told = ""
+        while not (detected := await detect(now_unix_ms)).cloud:
+            if detected.detail != told:
+                told = detected.detail
+                sink.unknown(
+                    source=SOURCE,
+                    since_unix_ms=began,
+                    detail=f"no metadata service answers, so no notice can be heard ({told})",
+                )
+            await asyncio.sleep(RETRY_S)
+        if told:
+            sink.recovered(source=SOURCE)
+        self._found = build(detected.cloud, self._context)
+        await self._found.watch(sink)
+
+    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
+        raise ConfigError("auto has no cordon: name the scheduler's adapter in --cordon")
+
+    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
+        if self._found is None:
+            return "no cloud was found, so none is told"
+        return await self._found.left(requeue=requeue, timeout_ms=timeout_ms)

@@ -1,0 +1,254 @@
+"""Google Cloud: preemption and host maintenance, by long poll.
+
+https://docs.cloud.google.com/compute/docs/metadata/ querying-metadata (ETag, wait_for_change),
+getting-live-migration-notice; instances/create-use-spot, .../monitor-plan-host-maintenance-event.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from drainfsm.core.notice import NoticeClass
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.sources import AdapterContext
+from drainfsm_adapters.ledger import NONE, Observed, Reading
+from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, endpoint_of
+from drainfsm_adapters.options import PollOptions, chosen, load_options
+from drainfsm_adapters.polling import HELD_S, CloudAdapter, Platform, Signal
+from drainfsm_adapters.times import from_rfc3339
+
+SOURCE = "gcp"
+HOST_VARIABLE = "GCE_METADATA_HOST"
+ADDRESS = "169.254.169.254"
+"""What ``metadata.google.internal`` resolves to; the address needs no resolver."""
+
+HOST_NAME = "metadata.google.internal"
+FLAVOR = "Metadata-Flavor"
+ROOT = "/computeMetadata/v1/instance"
+ADVISORY_POLL_S = 5.0
+ADVISORY_UNKNOWN_S = 600.0
+"""Machine types without maintenance notices never tell: reported, but not in a hurry."""
+
+
+class GcpOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[adapters.gcp]``."""
+
+    signals: str = ""
+    """Which to hear, comma-separated; empty: all."""
+
+    long_poll_s: float = 20.0
+    """How long the server may hold an answer back; a dead one is noticed after that."""
+
+    preempted_s: float = 30.0
+    """From the soft-off signal, sent with the notice, to the end of a Spot VM."""
+
+    preemption_notice_s: float = 0.0
+    """The instance's ``preemptionNoticeDuration``: 0 or 120; the metadata does not tell."""
+
+    maintenance_s: float = 60.0
+    """From ``maintenance-event`` to the event; 3600 for most VMs with GPUs."""
+
+    migrate: bool = False
+    """Leave before a live migration, too; GPUs cannot be migrated."""
+
+
+class UpcomingMaintenance(msgspec.Struct):
+    """Both spellings of the metadata server, and the API's."""
+
+    type: str = ""
+    maintenance_status: str = ""
+    maintenance_status_camel: str = msgspec.field(name="maintenanceStatus", default="")
+    window_start_time: str = ""
+    window_start_time_camel: str = msgspec.field(name="windowStartTime", default="")
+    start_time: str = msgspec.field(name="startTime", default="")
+    window_end_time: str = ""
+    latest_window_start_time: str = ""
+    error: str = ""
+
+    @property
+    def start(self) -> str:
+        return self.window_start_time or self.window_start_time_camel or self.start_time
+
+    @property
+    def status(self) -> str:
+        return self.maintenance_status or self.maintenance_status_camel
+
+
+class LongPoll:
+    """One key. Read once, then every read returns when the value changes, or after a while."""
+
+    def __init__(self, client: MetadataClient, key: str, *, hold_s: float) -> None:
+        self._client = client
+        self._key = key
+        self._hold_s = hold_s
+        self._etag = ""
+        self._value = ""
+        self._was_so_unix_ms = 0
+        """When it is known to have had its value."""
+
+        self.changed_unix_ms: int | None = None
+        """Earliest instant at which it can have got its value; None: it had it at the start."""
+
+    async def read(self) -> str:
+        """Raises: NoAnswerError: it cannot be read; the next read does not wait."""
+        etag, self._etag = self._etag, ""
+        path, limit_s = f"{ROOT}/{self._key}", self._client.timeout_s
+        if etag:
+            path += f"?wait_for_change=true&last_etag={etag}&timeout_sec={self._hold_s:.0f}"
+            limit_s += self._hold_s
+        reply = await fetch(self._client, path, timeout_s=limit_s)
+        if reply.status != 200:
+            raise NoAnswerError(f"{self._key} is answered {reply.status}")
+        self._note(reply, waited=bool(etag))
+        self._etag = reply.headers.get("etag", "")
+        return self._value
+
+    def _note(self, reply: Reply, *, waited: bool) -> None:
+        took_ms = reply.received_unix_ms - reply.sent_unix_ms
+        held_back = waited and took_ms >= HELD_S * 1_000
+        since = reply.received_unix_ms - round(HELD_S * 1_000) if held_back else reply.sent_unix_ms
+        if self._was_so_unix_ms and reply.text != self._value:
+            self.changed_unix_ms = since if held_back else self._was_so_unix_ms
+        self._value, self._was_so_unix_ms = reply.text, since
+
+
+async def fetch(client: MetadataClient, path: str, *, timeout_s: float | None = None) -> Reply:
+    """Raises: NoAnswerError: no answer, or one of something that is no metadata server."""
+    reply = await client.request("GET", path, headers={FLAVOR: "Google"}, timeout_s=timeout_s)
+    if reply.headers.get(FLAVOR.lower()) != "Google":
+        raise NoAnswerError(f"answered {reply.status} without {FLAVOR}: no metadata server")
+    return reply
+
+
+def endpoint_text() -> str:
+    return os.environ.get(HOST_VARIABLE) or ADDRESS
+
+
+def adapter(context: AdapterContext) -> CloudAdapter:
+    """The factory behind ``--source gcp``.
+
+    Raises:
+        ConfigError: an option or environment variable is wrong.
+    """
+    options = load_options(GcpOptions, context.options, source=SOURCE)
+    if not 1 <= options.long_poll_s <= 300:
+        raise ConfigError("[adapters.gcp] long_poll_s: take 1 to 300 seconds")
+    client = MetadataClient(
+        endpoint_of(endpoint_text(), option=HOST_VARIABLE, host_header=HOST_NAME),
+        timeout_s=options.timeout_s,
+        now_unix_ms=context.now_unix_ms,
+    )
+    return CloudAdapter(context, _Gcp(client, options).platform())
+
+
+class _Gcp:
+    """The signals of one instance."""
+
+    def __init__(self, client: MetadataClient, options: GcpOptions) -> None:
+        self._client = client
+        self._options = options
+        self._preempted_key = LongPoll(client, "preempted", hold_s=options.long_poll_s)
+        self._event_key = LongPoll(client, "maintenance-event", hold_s=options.long_poll_s)
+
+    def platform(self) -> Platform:
+        every = {
+            "preempted": self._long_polled("preempted", self._preempted),
+            "maintenance-event": self._long_polled("maintenance-event", self._maintenance),
+            "upcoming-maintenance": Signal(
+                name="upcoming-maintenance",
+                read=self._upcoming,
+                poll_s=ADVISORY_POLL_S,
+                unknown_s=max(self._options.unknown_s, ADVISORY_UNKNOWN_S),
+            ),
+        }
+        names = chosen(self._options.signals, tuple(every), option="[adapters.gcp] signals")
+        return Platform(
+            source=SOURCE,
+            client=self._client,
+            name=self._instance_id,
+            signals=tuple(every[name] for name in names),
+        )
+
+    def _long_polled(self, name: str, read: Callable[[], Awaitable[Reading]]) -> Signal:
+        options = self._options
+        return Signal(
+            name=name,
+            read=read,
+            poll_s=options.poll_s,
+            unknown_s=options.unknown_s,
+            long_poll=True,
+        )
+
+    async def _instance_id(self) -> str:
+        reply = await fetch(self._client, f"{ROOT}/id")
+        if reply.status != 200:
+            raise NoAnswerError(f"id is answered {reply.status}")
+        return reply.text
+
+    async def _preempted(self) -> Reading:
+        value = await self._preempted_key.read()
+        if value == "FALSE":
+            return NONE
+        if value != "TRUE":
+            raise NoAnswerError(f"garbage: {value[:40]!r}")
+        lead_s = self._options.preempted_s + self._options.preemption_notice_s
+        observed = Observed(
+            key="preempted",
+            cause="spot_interruption",
+            notice_class=NoticeClass.HARD,
+            derived_unix_ms=self._deadline(self._preempted_key, lead_s),
+            detail=f"preempted; {lead_s:g} s from the notice",
+        )
+        return Reading(events=(observed,))
+
+    async def _maintenance(self) -> Reading:
+        value = await self._event_key.read()
+        if value == "NONE" or (value.startswith("MIGRATE") and not self._options.migrate):
+            return NONE
+        if not value.endswith("_ON_HOST_MAINTENANCE"):
+            raise NoAnswerError(f"garbage: {value[:40]!r}")
+        observed = Observed(
+            key="maintenance-event",
+            cause="host_maintenance",
+            notice_class=NoticeClass.SOFT,
+            derived_unix_ms=self._deadline(self._event_key, self._options.maintenance_s),
+            detail=value,
+        )
+        return Reading(events=(observed,))
+
+    def _deadline(self, key: LongPoll, lead_s: float) -> int:
+        """From the earliest instant of the change: never later than the platform's own."""
+        now = self._client.now_unix_ms()
+        changed = now if key.changed_unix_ms is None else key.changed_unix_ms
+        return max(now, changed + round(lead_s * 1_000))
+
+    async def _upcoming(self) -> Reading:
+        reply = await fetch(self._client, f"{ROOT}/upcoming-maintenance?alt=json")
+        if reply.status != 200:
+            hint = ": this machine type may have none" if reply.status == 404 else ""
+            raise NoAnswerError(f"answered {reply.status}{hint}")
+        if reply.text.strip('"') == "NONE":
+            return NONE
+        return upcoming_maintenance(reply)
+
+
+def upcoming_maintenance(reply: Reply) -> Reading:
+    """A window that may still move, either way."""
+    stated = reply.json(UpcomingMaintenance)
+    if stated.error or not stated.start:
+        raise NoAnswerError(stated.error or f"garbage: {reply.text[:60]!r}")
+    try:
+        start_unix_ms = from_rfc3339(stated.start)
+    except ValueError as error:
+        raise NoAnswerError(f"garbage: {error}") from error
+    observed = Observed(
+        key="upcoming-maintenance",
+        cause="host_maintenance",
+        notice_class=NoticeClass.SOFT,
+        stated_unix_ms=start_unix_ms,
+        detail=f"{stated.type} {stated.status} from {stated.start}".strip(),
+    )
+    return Reading(events=(observed,))

@@ -1,0 +1,85 @@
+"""Session tokens of an instance metadata service (IMDSv2 of AWS; Alibaba has the same).
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, TimedOutError
+
+TTL_S = 3_600
+REFRESH_EARLY_S = 60
+PATH = "/latest/api/token"
+
+
+class TokenSession:
+    """GETs with a session token that is fetched once for all readers and renewed in time."""
+
+    def __init__(self, client: MetadataClient, *, header: str, required: bool) -> None:
+        self._client = client
+        self._header = header
+        self._required = required
+        self._token = ""
+        self._renew_at_unix_ms = 0
+        self._lock = asyncio.Lock()
+
+    async def get(self, path: str) -> Reply:
+        """A 401 is answered once with a new token.
+
+        Raises:
+            NoAnswerError: no token, no answer, or the new token is refused, too.
+        """
+        token = await self._fresh_token()
+        reply = await self._client.request("GET", path, headers=self._headers(token))
+        if reply.status == 401:
+            self._drop(token)
+            token = await self._fresh_token()
+            reply = await self._client.request("GET", path, headers=self._headers(token))
+        if reply.status == 401:
+            raise NoAnswerError("401, with a new token, too")
+        return reply
+
+    def _headers(self, token: str) -> dict[str, str]:
+        return {self._header: token} if token else {}
+
+    def _drop(self, token: str) -> None:
+        if self._token == token:  # else another reader has renewed it already
+            self._renew_at_unix_ms = 0
+
+    async def _fresh_token(self) -> str:
+        async with self._lock:
+            if self._client.now_unix_ms() >= self._renew_at_unix_ms:
+                await self._renew()
+            return self._token
+
+    async def _renew(self) -> None:
+        ttl_header = f"{self._header}-ttl-seconds"
+        asked_unix_ms = self._client.now_unix_ms()
+        try:
+            reply = await self._client.request("PUT", PATH, headers={ttl_header: str(TTL_S)})
+        except TimedOutError as error:
+            raise NoAnswerError(await self._diagnosis(error)) from error
+        if reply.status == 200 and (token := reply.text):
+            stated = reply.headers.get(ttl_header.lower(), "")
+            ttl_s = int(stated) if stated.isdigit() else TTL_S
+            self._token = token
+        elif not self._required and reply.status in (404, 405):
+            ttl_s, self._token = TTL_S, ""  # a service without tokens
+        else:
+            hint = " (HttpEndpoint disabled?)" if reply.status == 403 else ""
+            raise NoAnswerError(f"the token request is answered {reply.status}{hint}")
+        early_s = min(REFRESH_EARLY_S, ttl_s // 2)
+        self._renew_at_unix_ms = asked_unix_ms + (ttl_s - early_s) * 1_000
+
+    async def _diagnosis(self, error: TimedOutError) -> str:
+        """Only the answer to a PUT is limited in hops: a GET that is answered tells it."""
+        try:
+            probe = await self._client.request("GET", "/latest/meta-data/", headers={})
+        except NoAnswerError:
+            return f"{error}, to nothing: no metadata service is reachable from here"
+        return (
+            f"{error} to the token request, but GET is answered {probe.status}: the answer dies "
+            "on its way into a container; set HttpPutResponseHopLimit to 2 or use the host network"
+        )

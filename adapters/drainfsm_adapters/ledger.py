@@ -1,0 +1,193 @@
+"""What one node's platform has stated so far, and what of it is news.
+
+A platform repeats itself at every poll, restates deadlines and takes events back. The ledger turns
+that into notices with the identity that the core needs:
+
+- the same event again, or a deadline that slides at every poll, is no news;
+- an earlier deadline is the same notice again, with the earlier deadline;
+- a HARD event stays, whatever the platform says later;
+- a SOFT event that goes is withdrawn; one that moves later (or comes back) is withdrawn and
+  announced under a new ``native_id``: no deadline is ever extended inside one drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.runtime.sources import NoticeSink
+from drainfsm_adapters.server_clock import ServerClock
+
+MOVED_MS = 1_000
+"""Platforms state whole seconds: less is no move."""
+
+ANOTHER_EVENT_MS = 600_000
+"""A HARD event that was gone and is back with a deadline so much later is another one."""
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """One event, as the platform states it now."""
+
+    key: str
+    """What tells it from the platform's other events: an event id, or the name of the key."""
+
+    tag: str = ""
+    """Hash of the payload when first seen, where the platform has no id."""
+
+    cause: str
+    notice_class: NoticeClass
+    stated_unix_ms: int | None = None
+    """Deadline by the platform's clock, as stated; None: it states none."""
+
+    derived_unix_ms: int | None = None
+    """Deadline by our clock, for platforms that state none: seen at + lead time."""
+
+    at_once: bool = False
+    """It is happening: the deadline is now."""
+
+    detail: str = ""
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at one signal. PRESENT: ``events``. UNKNOWN: not ``complete``. Else NONE."""
+
+    events: tuple[Observed, ...] = ()
+    ended: dict[str, str] = {}
+    """Keys that the platform says are over, and why; the rest that is missing just is not there."""
+
+    complete: bool = True
+    """False: some or all of it could not be read, so nothing follows from what is not there."""
+
+    detail: str = ""
+    """Why it is not complete."""
+
+
+NONE = Reading()
+
+
+def unknown(detail: str, *events: Observed) -> Reading:
+    return Reading(events=events, complete=False, detail=detail)
+
+
+class _Held(msgspec.Struct, kw_only=True):
+    native_id: str
+    observed: Observed
+    absent_count: int = 0
+    later_unix_ms: int | None = None
+    """A later deadline seen once: it counts when it is stated twice, a sliding one never is."""
+
+
+class Ledger:
+    """One per ``watch``. ``settle`` is the only way in, the sink the only way out."""
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        scope: str,
+        sink: NoticeSink,
+        clock: ServerClock,
+        now_unix_ms: Callable[[], int],
+    ) -> None:
+        self._source = source
+        self._scope = scope
+        self._sink = sink
+        self._clock = clock
+        self._now_unix_ms = now_unix_ms
+        self._held: dict[tuple[str, str], _Held] = {}
+        self._revisions: dict[str, int] = {}
+
+    def settle(self, signal: str, reading: Reading, *, confirm_count: int = 1) -> None:
+        """Take in one reading. A SOFT event is gone once ``confirm_count`` readings lack it."""
+        for observed in reading.events:
+            self._present((signal, observed.key), observed)
+        for key, reason in reading.ended.items():
+            self._ended((signal, key), reason)
+        if not reading.complete:
+            return
+        seen = {observed.key for observed in reading.events}
+        for place in [p for p in self._held if p[0] == signal and p[1] not in seen]:
+            held = self._held[place]
+            held.absent_count += 1
+            held.later_unix_ms = None
+            soft = held.observed.notice_class is NoticeClass.SOFT
+            if soft and held.absent_count >= confirm_count:
+                self._withdraw(place, "no longer stated by the platform")
+
+    def _present(self, place: tuple[str, str], observed: Observed) -> None:
+        held = self._held.get(place)
+        if held is None:
+            self._announce(place, observed)
+            return
+        was_absent, held.absent_count = held.absent_count > 0, 0
+        moved_ms = _moved_ms(held.observed, observed)
+        hard = held.observed.notice_class is NoticeClass.HARD
+        hardened = observed.notice_class is NoticeClass.HARD and not hard
+        if hardened or moved_ms <= -MOVED_MS:
+            kept = NoticeClass.HARD if hard or hardened else NoticeClass.SOFT
+            self._restate(held, msgspec.structs.replace(observed, notice_class=kept))
+        elif moved_ms < MOVED_MS:
+            held.later_unix_ms = None
+        elif hard:
+            if was_absent and moved_ms > ANOTHER_EVENT_MS:
+                self._announce(place, observed)
+        elif held.later_unix_ms != observed.stated_unix_ms:
+            held.later_unix_ms = observed.stated_unix_ms
+        else:
+            self._withdraw(place, f"moved later by {moved_ms // 1_000} s")
+            self._announce(place, observed)
+
+    def _ended(self, place: tuple[str, str], reason: str) -> None:
+        held = self._held.get(place)
+        if held is not None and held.observed.notice_class is NoticeClass.SOFT:
+            self._withdraw(place, reason)
+
+    def _announce(self, place: tuple[str, str], observed: Observed) -> None:
+        base = "/".join(filter(None, (self._scope, observed.key, observed.tag)))
+        revision = self._revisions[base] = self._revisions.get(base, 0) + 1
+        native_id = base if revision == 1 else f"{base}~{revision}"
+        held = self._held[place] = _Held(native_id=native_id, observed=observed)
+        self._send(held)
+
+    def _restate(self, held: _Held, observed: Observed) -> None:
+        held.observed = observed
+        held.later_unix_ms = None
+        self._send(held)
+
+    def _withdraw(self, place: tuple[str, str], reason: str) -> None:
+        held = self._held.pop(place)
+        self._sink.withdraw(source=self._source, native_id=held.native_id, reason=reason)
+
+    def _send(self, held: _Held) -> None:
+        observed, now = held.observed, self._now_unix_ms()
+        stated = observed.stated_unix_ms
+        deadline = observed.derived_unix_ms
+        if stated is not None:
+            deadline = self._clock.ours_unix_ms(stated)
+        if observed.at_once:
+            deadline = now if deadline is None else min(now, deadline)
+        elif observed.notice_class is NoticeClass.SOFT and (deadline or now) <= now:
+            deadline = None  # its window is open, it may begin any moment: the grace counts
+        self._sink.notice(
+            Notice(
+                source=self._source,
+                native_id=held.native_id,
+                cause=observed.cause,
+                notice_class=observed.notice_class,
+                deadline_unix_ms=deadline,
+                received_unix_ms=now,
+                clock_skew_ms=0 if stated is None else self._clock.uncertainty_ms,
+                detail=observed.detail,
+            )
+        )
+
+
+def _moved_ms(before: Observed, after: Observed) -> int:
+    """How much later the stated deadline is than before; negative: earlier."""
+    if after.at_once:
+        return 0 if before.at_once else -MOVED_MS
+    if before.stated_unix_ms is None or after.stated_unix_ms is None:
+        return 0
+    return after.stated_unix_ms - before.stated_unix_ms

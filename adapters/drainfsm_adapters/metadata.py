@@ -1,0 +1,228 @@
+"""HTTP to a metadata endpoint: plain, on a link-local address, and trusted with nothing.
+
+Every call is bounded in time and size, follows no redirect, uses no proxy (it opens a socket and
+reads no environment), and teaches ``ServerClock`` what the server's ``Date`` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from drainfsm.errors import ConfigError
+from drainfsm_adapters.resolve import Resolver
+from drainfsm_adapters.server_clock import ServerClock
+
+HEAD_BYTES_MAX = 16 * 1024
+BODY_BYTES_MAX = 256 * 1024
+"""Thousands of scheduled events; an answer beyond that is no metadata."""
+
+DETAIL_CHARS_MAX = 120
+T = TypeVar("T")
+
+
+class NoAnswerError(Exception):
+    """The endpoint gave no answer that tells anything. Becomes UNKNOWN, never leaves an adapter."""
+
+
+class TimedOutError(NoAnswerError):
+    """Nothing came in time: what a hop limit, a packet filter or a dead host look like."""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    status: int
+    headers: dict[str, str]
+    """Names in lower case."""
+
+    body: bytes
+    sent_unix_ms: int
+    received_unix_ms: int
+
+    @property
+    def text(self) -> str:
+        """The body, stripped.
+
+        Raises:
+            NoAnswerError: it is no UTF-8.
+        """
+        try:
+            return self.body.decode().strip()
+        except UnicodeDecodeError as error:
+            raise NoAnswerError(f"garbage: {self.body[:40]!r}") from error
+
+    def json(self, kind: type[T]) -> T:
+        """The body as ``kind``.
+
+        Raises:
+            NoAnswerError: it is something else.
+        """
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise NoAnswerError(f"garbage: {error}"[:DETAIL_CHARS_MAX]) from error
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    host: str
+    port: int
+    base: str = ""
+    host_header: str
+
+
+def endpoint_of(text: str, *, option: str, host_header: str = "") -> Endpoint:
+    """``http://HOST[:PORT][/BASE]``, or the same without ``http://``.
+
+    Raises:
+        ConfigError: it is something else; names ``option``.
+    """
+    url = urlsplit(text if "://" in text else f"http://{text}")
+    try:
+        port = url.port or 80
+    except ValueError:
+        port = -1
+    if url.scheme != "http" or not url.hostname or port < 0 or url.query or url.username:
+        raise ConfigError(f"{option}={text!r}: a metadata endpoint is http://HOST[:PORT]")
+    return Endpoint(
+        host=url.hostname,
+        port=port,
+        base=url.path.rstrip("/"),
+        host_header=host_header or url.netloc,
+    )
+
+
+class MetadataClient:
+    """One endpoint. Any number of requests may be under way at once."""
+
+    def __init__(
+        self, endpoint: Endpoint, *, timeout_s: float, now_unix_ms: Callable[[], int]
+    ) -> None:
+        self.endpoint = endpoint
+        self.timeout_s = timeout_s
+        self.clock = ServerClock()
+        self.now_unix_ms = now_unix_ms
+        self._resolver = Resolver(endpoint.host)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> Reply:
+        """One exchange on a connection of its own. Any status is an answer, 3xx included.
+
+        Raises:
+            NoAnswerError: nothing usable came back in time.
+        """
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        sent_unix_ms = self.now_unix_ms()
+        try:
+            async with asyncio.timeout(limit_s):
+                status, answered, content = await self._exchange(
+                    _request_bytes(self.endpoint, method, path, headers, body)
+                )
+        except TimeoutError as error:
+            self._resolver.forget()
+            raise TimedOutError(f"no answer within {limit_s:g} s") from error
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+            raise NoAnswerError(f"garbage: {error}"[:DETAIL_CHARS_MAX]) from error
+        except OSError as error:
+            self._resolver.forget()
+            raise NoAnswerError(f"{error.strerror or error}") from error
+        received_unix_ms = self.now_unix_ms()
+        if date := answered.get("date"):
+            self.clock.observe(date, sent_unix_ms=sent_unix_ms, received_unix_ms=received_unix_ms)
+        return Reply(
+            status=status,
+            headers=answered,
+            body=content,
+            sent_unix_ms=sent_unix_ms,
+            received_unix_ms=received_unix_ms,
+        )
+
+    async def _exchange(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
+        address = await self._resolver.address()
+        reader, writer = await asyncio.open_connection(
+            address, self.endpoint.port, limit=HEAD_BYTES_MAX
+        )
+        try:
+            writer.write(request)
+            await writer.drain()
+            status, headers = _parse_head(await reader.readuntil(b"\r\n\r\n"))
+            return status, headers, await _read_body(reader, status, headers)
+        finally:
+            writer.transport.abort()
+
+
+def _request_bytes(
+    endpoint: Endpoint, method: str, path: str, headers: Mapping[str, str], body: bytes
+) -> bytes:
+    lines = [
+        f"{method} {endpoint.base}{path} HTTP/1.1",
+        f"Host: {endpoint.host_header}",
+        "User-Agent: drainfsm",
+        "Accept: */*",
+        "Connection: close",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    if body or method in ("POST", "PUT"):
+        lines.append(f"Content-Length: {len(body)}")
+    if any("\r" in line or "\n" in line for line in lines):
+        raise NoAnswerError("garbage: a token with a line break in it")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    """Raises: ValueError: no HTTP answer."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    code = rest[:3]
+    if not version.startswith("HTTP/1.") or not code.isdigit() or not "100" <= code <= "599":
+        raise ValueError(f"{first[:40]!r} is no HTTP status line")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip().lower()] = value.strip()
+    return int(code), headers
+
+
+async def _read_body(
+    reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]
+) -> bytes:
+    """Raises: ValueError: too large, or framed wrongly."""
+    if status in (204, 304):
+        return b""
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        return await _read_chunks(reader)
+    stated = headers.get("content-length")
+    if stated is not None:
+        return await reader.readexactly(_size_within_limit(int(stated)))
+    body = b""
+    while part := await reader.read(HEAD_BYTES_MAX):
+        body += part
+        _size_within_limit(len(body))
+    return body
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    body = b""
+    while True:
+        line = await reader.readuntil(b"\r\n")
+        size = int(line.split(b";")[0], 16)
+        _size_within_limit(len(body) + size)
+        body += (await reader.readexactly(size + 2))[:size]
+        if size == 0:
+            return body
+
+
+def _size_within_limit(size: int) -> int:
+    if not 0 <= size <= BODY_BYTES_MAX:
+        raise ValueError(f"an answer of {size} bytes; more than {BODY_BYTES_MAX} is no metadata")
+    return size

@@ -1,0 +1,129 @@
+"""Reads the signals of one cloud for as long as the agent lives, each at its own pace."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.sources import AdapterContext, NoticeSink
+from drainfsm_adapters.health import Health
+from drainfsm_adapters.ledger import Ledger, Reading, unknown
+from drainfsm_adapters.metadata import MetadataClient, NoAnswerError
+
+JITTER = 0.2
+"""Up to this share of the interval is left out, so that the nodes of a job do not poll in step."""
+
+HELD_S = 0.2
+"""An answer that took longer was held back by a long poll until the value changed."""
+
+PAUSE_S_MIN = 0.02
+"""Between two reads, whatever the server does."""
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a platform tells."""
+
+    name: str
+    read: Callable[[], Awaitable[Reading]]
+    """Raises ``NoAnswerError`` for UNKNOWN."""
+
+    poll_s: float
+    unknown_s: float
+    long_poll: bool = False
+    """``read`` itself waits for news."""
+
+    confirm_count: int = 1
+    """Readings that must lack an event before it is taken as gone."""
+
+
+class Platform(msgspec.Struct, frozen=True, kw_only=True):
+    """What the module of a cloud knows: whom to ask, and what."""
+
+    source: str
+    client: MetadataClient
+    name: Callable[[], Awaitable[str]]
+    """Of this machine, part of every notice's identity; raises ``NoAnswerError``."""
+
+    signals: tuple[Signal, ...]
+
+
+class CloudAdapter:
+    """A notice source that polls. Clouds schedule no jobs, so there is no cordon."""
+
+    def __init__(self, context: AdapterContext, platform: Platform) -> None:
+        self._context = context
+        self._platform = platform
+
+    async def watch(self, sink: NoticeSink) -> None:
+        """Hear notices until cancelled."""
+        health = Health(source=self._platform.source, sink=sink)
+        async with asyncio.TaskGroup() as group:
+            ledger = group.create_task(self._open_ledger(sink))
+            for signal in self._platform.signals:
+                group.create_task(self._follow(signal, ledger, health))
+
+    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
+        source = self._platform.source
+        raise ConfigError(f"{source} has no cordon: name the scheduler's adapter in --cordon")
+
+    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
+        return f"{self._platform.source} wants to be told nothing"
+
+    async def _open_ledger(self, sink: NoticeSink) -> Ledger:
+        """The machine's name is asked for once: notices must keep their identity."""
+        try:
+            scope = await self._platform.name()
+        except NoAnswerError:
+            scope = f"node{self._context.node_rank}"
+        return Ledger(
+            source=self._platform.source,
+            scope=scope,
+            sink=sink,
+            clock=self._platform.client.clock,
+            now_unix_ms=self._context.now_unix_ms,
+        )
+
+    async def _follow(self, signal: Signal, ledger: asyncio.Task[Ledger], health: Health) -> None:
+        now_unix_ms = self._context.now_unix_ms
+        before: Reading | None = None
+        while True:
+            began = now_unix_ms()
+            reading = await _read(signal)
+            opened = await asyncio.shield(ledger)
+            opened.settle(signal.name, reading, confirm_count=signal.confirm_count)
+            now = now_unix_ms()
+            if reading.complete:
+                health.told(signal.name)
+            else:
+                health.silent(
+                    signal.name,
+                    detail=reading.detail,
+                    since_unix_ms=began,
+                    now=now,
+                    limit_ms=round(signal.unknown_s * 1_000),
+                )
+            took_s = (now - began) / 1_000
+            await asyncio.sleep(_pause_s(signal, reading, before, took_s=took_s))
+            before = reading
+
+
+async def _read(signal: Signal) -> Reading:
+    try:
+        return await signal.read()
+    except NoAnswerError as error:
+        return unknown(str(error))
+    except Exception as error:  # a fault of ours in one signal must not blind the others
+        return unknown(f"fault in the adapter: {error!r}")
+
+
+def _pause_s(signal: Signal, reading: Reading, before: Reading | None, *, took_s: float) -> float:
+    """Until the next read. Polls keep their pace however long an answer takes."""
+    waits_itself = signal.long_poll and reading.complete
+    if waits_itself and (took_s >= HELD_S or reading != before):
+        return PAUSE_S_MIN
+    interval_s = signal.poll_s * (1 - JITTER * random.random())
+    return max(PAUSE_S_MIN, interval_s - took_s)

@@ -1,0 +1,42 @@
+"""The three ways in which clouds write an instant, each to UTC milliseconds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
+
+EIGHT_HOURS_EAST = timezone(timedelta(hours=8))
+
+
+def from_rfc3339(text: str) -> int:
+    """``2026-11-29T12:02:00Z``; without a zone it is taken for UTC.
+
+    Raises:
+        ValueError: no such instant.
+    """
+    return _unix_ms(datetime.fromisoformat(text.strip()), default=UTC)
+
+
+def from_http_date(text: str) -> int:
+    """``Sun, 29 Nov 2026 12:15:00 GMT``, with or without a weekday, which may be a wrong one
+    (documented samples of Azure have such).
+
+    Raises:
+        ValueError: no such instant.
+    """
+    return _unix_ms(parsedate_to_datetime(text.strip()), default=UTC)
+
+
+def from_utc8(text: str) -> int:
+    """``2026-11-29 20:02:00``: Tencent states the time of UTC+8 and no zone.
+
+    Raises:
+        ValueError: no such instant.
+    """
+    return _unix_ms(datetime.fromisoformat(text.strip()), default=EIGHT_HOURS_EAST)
+
+
+def _unix_ms(instant: datetime, *, default: timezone) -> int:
+    zoned = instant if instant.tzinfo is not None else instant.replace(tzinfo=default)
+    since_epoch = zoned - datetime(1970, 1, 1, tzinfo=UTC)
+    return since_epoch // timedelta(milliseconds=1)
