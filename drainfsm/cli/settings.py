@@ -24,8 +24,15 @@ CONFIG_VARIABLE = "DRAINFSM_CONFIG"
 CONFIG_FILE = "drainfsm.toml"
 ADAPTER_PREFIX = "DRAINFSM_ADAPTER_"
 
-OTHER_VARIABLES = RANK_VARIABLES | {CONFIG_VARIABLE, "DRAINFSM_AZURE_METADATA_ENDPOINT"}
-"""Names that are known and are no options of the table."""
+OTHER_VARIABLES = RANK_VARIABLES | {
+    CONFIG_VARIABLE,
+    "DRAINFSM_ALIBABA_METADATA_ENDPOINT",
+    "DRAINFSM_AZURE_METADATA_ENDPOINT",
+    "DRAINFSM_TENCENT_METADATA_ENDPOINT",
+    "DRAINFSM_NODES",
+    "DRAINFSM_REQUEUE",
+}
+"""Names that are known and are no options of the table: of ranks, adapters and their commands."""
 
 STRUCTS: dict[str, type[msgspec.Struct]] = {
     "": RunConfig,

@@ -1,0 +1,55 @@
+"""House rules that no linter of ours checks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from drainfsm.cli.options import OPTIONS
+from drainfsm.cli.settings import ADAPTER_PREFIX, OTHER_VARIABLES
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted([*(ROOT / "drainfsm").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")])
+FILE_LINES_MAX = 300
+FUNCTION_LINES_MAX = 40
+
+CATALOGUES = {"drainfsm/core/events.py"}
+"""Lists of small classes that belong together, and are read by looking one of them up."""
+
+
+def test_no_shipped_file_is_longer_than_300_lines() -> None:
+    lengths = {_path(path): len(path.read_text().splitlines()) for path in SHIPPED}
+    long = {name: count for name, count in lengths.items() if count > FILE_LINES_MAX}
+    assert lengths.keys() >= CATALOGUES
+    assert {name: count for name, count in long.items() if name not in CATALOGUES} == {}
+
+
+def test_no_shipped_function_is_longer_than_40_lines() -> None:
+    long = {}
+    for path in SHIPPED:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = _length(node)
+                if length > FUNCTION_LINES_MAX:
+                    long[f"{_path(path)}:{node.lineno} {node.name}"] = length
+    assert long == {}
+
+
+def _path(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of the body. Not counted: the docstring, and a ``match`` that is the whole body."""
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    if not body or (len(body) == 1 and isinstance(body[0], ast.Match)):
+        return 0
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1
+
+
+def test_every_environment_variable_in_the_code_is_known_to_the_settings() -> None:
+    known = {option.variable for option in OPTIONS} | OTHER_VARIABLES
+    for path in SHIPPED:
+        for name in re.findall(r"[\"'](DRAINFSM_[A-Z0-9_]+)[\"']", path.read_text()):
+            assert name in known or name.startswith(ADAPTER_PREFIX), f"{path}: {name}"
