@@ -39,7 +39,9 @@ def read_history(arguments: argparse.Namespace) -> History:
             history = History(logs=logs, damage=history.damage)
         where = str(arguments.file)
     elif nats := settings.given("nats"):
-        where = f"the stream at {nats}"
+        from drainfsm.log.link import public
+
+        where = f"the stream at {public(str(nats))}"
         try:
             history = read_stream(str(nats), job_id=settings.job)
         except BrokerError as error:

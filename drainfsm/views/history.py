@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from drainfsm.core.codec import decode, encode
-from drainfsm.core.records import Record
+from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import ConfigError, LogError, RecordUnreadableError
 from drainfsm.log.frames import MAGIC as JOURNAL_MAGIC
 from drainfsm.log.journal import journals, read_journal
@@ -84,11 +84,18 @@ def read_stream(url: str, *, job_id: str) -> History:
 async def _read_stream(url: str, job_id: str) -> History:
     from drainfsm.log.jetstream import connect
 
+    every_attempt = subject_of(job_id=job_id, epoch=0).removesuffix("0") + "*"
+    records: list[Record] = []
+    damage = ""
     connection = await connect(url, timeout_s=CONNECT_S)
     try:
-        return History(logs=by_attempt(await connection.read_job(job_id)))
+        async for stored in connection.stored(every_attempt):
+            records.append(stored.record)
+    except RecordUnreadableError as error:
+        damage = str(error)
     finally:
         await connection.close()
+    return History(logs=by_attempt(records), damage=damage)
 
 
 def _read_journal(path: Path) -> tuple[list[Record], str]:
