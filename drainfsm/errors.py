@@ -11,6 +11,7 @@ DrainfsmError
 │   ├── RecordUnreadableError bytes in a log are no record of a schema version known here
 │   ├── StaleWriterError      somebody else appended to the subject
 │   └── BrokerError           the NATS server cannot be used: unreachable, no JetStream, wrong stream
+│       └── RecordRefusedError the stream did not take a record: it is full, or the record too large
 ├── StoreError
 │   ├── SlotTakenError        a put-if-absent found the object there already
 │   ├── StoreUnreachableError the store does not answer, or refuses access
@@ -96,6 +97,10 @@ class StaleWriterError(LogError):
 
 class BrokerError(LogError):
     """The NATS server cannot be used; the message says why and what to do."""
+
+
+class RecordRefusedError(BrokerError):
+    """The stream did not take a record, and said so: it was not stored."""
 
 
 class StoreError(DrainfsmError):

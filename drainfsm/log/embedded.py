@@ -255,16 +255,19 @@ def _await_port(data_dir: Path, process: _Process, *, give_up: float) -> int:
         with contextlib.suppress(FileNotFoundError, ValueError):
             return _port(path)
         if process.ended.wait(POLL_S):
-            raise BrokerError(f"nats-server ended at once: {_log_tail(data_dir)}")
+            raise BrokerError(f"nats-server ended at once: {_complaint(data_dir, process.pid)}")
         if time.monotonic() > give_up:
-            raise BrokerError(f"nats-server did not come up in time: {_log_tail(data_dir)}")
+            raise BrokerError(
+                f"nats-server did not come up in time: {_complaint(data_dir, process.pid)}"
+            )
 
 
-def _log_tail(data_dir: Path) -> str:
-    """What it complained of."""
+def _complaint(data_dir: Path, pid: int) -> str:
+    """What this server wrote of errors."""
     told: list[str] = []
     for name in (LOG, STDERR):
         with contextlib.suppress(OSError):
             told += (data_dir / name).read_text(errors="replace").splitlines()
-    bad = [line for line in told if "[FTL]" in line or "[ERR]" in line or "nats-server:" in line]
+    bad = [line for line in told if f"[{pid}]" in line and ("[FTL]" in line or "[ERR]" in line)]
+    bad += [line for line in told if line.startswith("nats-server:")]
     return " | ".join(bad[-3:]) or f"see {data_dir / LOG}"

@@ -1,0 +1,253 @@
+"""The shared log: one JetStream stream, one subject an attempt, one message a record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from drainfsm.core.codec import decode, encode
+from drainfsm.core.records import Record, subject_of
+from drainfsm.errors import BrokerError, RecordRefusedError, RecordUnreadableError, StaleWriterError
+from drainfsm.log import stream as api
+from drainfsm.log.link import CLOSE_S, CONNECT_S, Link, Report
+from drainfsm.log.tail import Tail, TailBrokenError
+from drainfsm.log.wire import Batch, Message, Wire
+
+STREAM = api.STREAM
+READ_STALL_S = 10.0
+BATCH_RECORDS, BATCH_BYTES = 20_000, 16 << 20
+"""Of one read: far below what a server buffers for a slow reader (64 MiB)."""
+
+FOLLOW_RETRY_S = 0.2
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """A record, and where it stands in the stream."""
+
+    sequence: int
+    record: Record
+
+
+async def connect(
+    url: str, *, timeout_s: float = CONNECT_S, on_error: Report | None = None
+) -> Connection:
+    """Connect now; what is lost later is found again for ever, in the background.
+
+    ``on_error`` hears what no call is told: a lost connection, a denied permission.
+
+    Raises:
+        BrokerError: no server answers in time, or it refuses the credentials.
+    """
+    link = Link(url, on_error=on_error)
+    await link.open(timeout_s=timeout_s)
+    return Connection(link)
+
+
+class Connection:
+    """A client of the stream; ``connect`` makes one."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._tails: set[Tail] = set()
+        self._wire: Wire | None = None
+        self.created_stream = False
+        """``ensure_stream`` found none: whatever was shipped to an earlier one is not in it."""
+
+        link.reconnect_hooks.append(self._interrupt)
+
+    @property
+    def closed(self) -> bool:
+        """For good: by ``close``, or since the server refuses this client."""
+        return self.link.closed
+
+    async def close(self, *, timeout_s: float = CLOSE_S) -> None:
+        """Bounded, whatever the server does."""
+        if self._wire is not None:
+            self._wire.close()
+        await self.link.close(timeout_s=timeout_s)
+
+    def _interrupt(self) -> None:
+        for tail in self._tails:
+            tail.interrupt()
+
+    # --- the stream --------------------------------------------------------------------------
+
+    async def ensure_stream(
+        self, *, replicas: int = 1, sync_always: bool | None = None
+    ) -> list[str]:
+        """Create the stream if it is not there; read back what it is. Returns warnings.
+
+        Raises:
+            BrokerError: no JetStream, or the stream is no append-only log (names the fields).
+        """
+        reply = await self._stream_info()
+        if reply.error is not None and reply.error.err_code == api.STREAM_NOT_FOUND:
+            body = api.create_request(replicas=replicas)
+            made = await self.link.call(f"$JS.API.STREAM.CREATE.{STREAM}", body, api.StreamReply)
+            if made.error is not None and made.error.err_code != api.NAME_IN_USE:
+                raise BrokerError(f"cannot create stream {STREAM}: {made.error.description}")
+            self.created_stream = True
+            reply = await self._stream_info()
+        if reply.error is not None:
+            raise BrokerError(f"cannot use stream {STREAM}: {reply.error.description}")
+        api.check(reply.config, replicas=replicas)
+        return api.warnings(reply.config, sync_always=sync_always)
+
+    async def _stream_info(self) -> api.StreamReply:
+        return await self.link.call(f"$JS.API.STREAM.INFO.{STREAM}", b"", api.StreamReply)
+
+    async def append(self, record: Record, *, after_sequence: int) -> int:
+        """Store the record if ``after_sequence`` is the last of its subject (0: none yet).
+
+        Raises:
+            StaleWriterError: the subject's last sequence is another one.
+            RecordRefusedError: not stored: the stream is full, or the record too large.
+            BrokerError: no answer: it may be stored or not, ``last`` tells.
+        """
+        subject = subject_of(job_id=_name(record.job_id), epoch=record.epoch)
+        headers = {
+            "Nats-Msg-Id": record.id,
+            "Nats-Expected-Stream": STREAM,
+            "Nats-Expected-Last-Subject-Sequence": str(after_sequence),
+        }
+        ack = await self.link.call(subject, encode(record), api.PubAck, headers=headers)
+        error = ack.error
+        if ack.duplicate or (error is not None and error.err_code == api.WRONG_LAST_SEQUENCE):
+            raise StaleWriterError(subject, expected_count=record.follows, actual_count=None)
+        if error is not None:
+            full = "; raise its limits" if error.err_code == api.STREAM_FULL else ""
+            raise RecordRefusedError(
+                f"stream {STREAM} refused record {record.id}: {error.description}{full}"
+            )
+        return ack.seq
+
+    async def last(self, subject: str) -> api.StoredMessage | None:
+        """The last message of a subject, from the stream's leader: never an old answer."""
+        query = msgspec.json.encode({"last_by_subj": subject})
+        reply = await self.link.call(f"$JS.API.STREAM.MSG.GET.{STREAM}", query, api.MessageReply)
+        if reply.error is not None and reply.error.err_code != api.MESSAGE_NOT_FOUND:
+            raise BrokerError(f"cannot read stream {STREAM}: {reply.error.description}")
+        return reply.message
+
+    # --- reading -----------------------------------------------------------------------------
+
+    async def read_job(self, job_id: str) -> list[Record]:
+        """Every record of a job, of all its attempts, in the order of the stream.
+
+        Raises:
+            BrokerError: the server is gone, or has no such stream.
+            RecordUnreadableError: a message is no record (of a version known here).
+        """
+        return await self.read_subject(_subject(job_id))
+
+    async def read_subject(self, subject: str) -> list[Record]:
+        """The same for one subject (``subject_of``) or a pattern of them."""
+        return [stored.record async for stored in self.stored(subject)]
+
+    async def stored(
+        self, subject: str, *, after_sequence: int = 0
+    ) -> AsyncGenerator[Stored, None]:
+        """What the stream holds now, behind a sequence."""
+        async for message in self.messages(subject, after_sequence=after_sequence):
+            yield _stored(message)
+
+    async def messages(
+        self, subject: str, *, after_sequence: int = 0
+    ) -> AsyncGenerator[Message, None]:
+        """The same, undecoded. A replica that is behind may answer: the newest may be missing."""
+        pending = True
+        while pending:
+            batch = await self._batch(subject, after_sequence + 1)
+            for message in batch.messages:
+                yield message
+                after_sequence = message.sequence
+            pending = batch.pending_count > 0 and bool(batch.messages)
+
+    async def _batch(self, subject: str, sequence: int) -> Batch:
+        query: dict[str, object] = {
+            "seq": sequence,
+            "next_by_subj": subject,
+            "batch": BATCH_RECORDS,
+            "max_bytes": BATCH_BYTES,
+        }
+        kept = self._wire is not None and not self._wire.closed
+        try:
+            wire = await self._reader()
+            return await wire.get_batch(STREAM, query, timeout_s=READ_STALL_S)
+        except BrokerError:
+            if not kept:
+                raise
+        wire = await self._reader()  # the kept connection was dead: a new one tells
+        return await wire.get_batch(STREAM, query, timeout_s=READ_STALL_S)
+
+    async def _reader(self) -> Wire:
+        if self._wire is None or self._wire.closed:
+            self._wire = await Wire.open(self.link.url, timeout_s=CONNECT_S)
+        return self._wire
+
+    async def follow(self, job_id: str = "") -> AsyncGenerator[Record, None]:
+        """Every record of a job (of all jobs) from the first on, and then as they come."""
+        async with contextlib.aclosing(self.follow_stored(job_id)) as stored:
+            async for one in stored:
+                yield one.record
+
+    async def follow_stored(
+        self, job_id: str = "", *, after_sequence: int = 0
+    ) -> AsyncGenerator[Stored, None]:
+        """The same from behind a sequence. Goes on over restarts of the server, for ever.
+
+        Raises:
+            BrokerError: the connection is closed for good.
+            RecordUnreadableError: a message is no record (of a version known here).
+        """
+        subject = _subject(job_id) if job_id else api.SUBJECTS
+        while True:
+            try:
+                async for stored in self.stored(subject, after_sequence=after_sequence):
+                    after_sequence = stored.sequence
+                    yield stored
+                async with contextlib.aclosing(self._tail(subject, after_sequence)) as tail:
+                    async for stored in tail:
+                        after_sequence = stored.sequence
+                        yield stored
+            except (BrokerError, TailBrokenError):
+                if self.closed:
+                    raise BrokerError(f"closed: {self.link.last_error or 'by close()'}") from None
+                await asyncio.sleep(FOLLOW_RETRY_S)
+
+    async def _tail(self, subject: str, after_sequence: int) -> AsyncGenerator[Stored, None]:
+        tail = Tail(self.link.client, subject, after_sequence=after_sequence)
+        self._tails.add(tail)
+        try:
+            await tail.open(self.link.call)
+            while True:
+                message = await tail.next()
+                yield _stored(message)
+        finally:
+            self._tails.discard(tail)
+            await tail.close()
+
+
+def _name(job_id: str) -> str:
+    if not _NAME.fullmatch(job_id):
+        raise ValueError(f"job name {job_id!r}: letters, digits, _ and - only")
+    return job_id
+
+
+def _subject(job_id: str) -> str:
+    return f"drainfsm.v1.{_name(job_id)}.*"
+
+
+def _stored(message: Message) -> Stored:
+    try:
+        return Stored(sequence=message.sequence, record=decode(message.data))
+    except RecordUnreadableError as error:
+        raise RecordUnreadableError(
+            f"message {message.sequence} of stream {STREAM}: {error}"
+        ) from error

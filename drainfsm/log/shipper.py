@@ -1,0 +1,236 @@
+"""Brings the journals of a job into the stream, in the background, whatever the server does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from drainfsm.core.records import Record
+from drainfsm.errors import (
+    BrokerError,
+    JournalCorruptError,
+    RecordRefusedError,
+    RecordUnreadableError,
+    StaleWriterError,
+)
+from drainfsm.log.jetstream import Connection, connect
+from drainfsm.log.journal import Journal, journals, read_journal
+from drainfsm.log.shipment import Shipment
+
+CONNECT_S = 2.0
+CLOSE_S = 1.0
+RETRY_S, RETRY_S_MAX = 0.05, 2.0
+FAILURES_MAX = 3
+"""In a row: then the connection itself is suspect, and a new one is made."""
+
+TOLD_MAX = 100
+"""Different messages remembered, so that an outage is told once."""
+
+
+class Shipper:
+    """Never in the way: it waits for nobody but who calls ``flush`` or ``close``.
+
+    One message a record, in the order of the journal, each exactly once over any number of
+    restarts; journals of earlier attempts in the same state directory first. All calls belong to
+    one event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        state_dir: Path,
+        job_id: str,
+        on_error: Callable[[str], None],
+        replicas: int = 1,
+        sync_always: bool | None = None,
+    ) -> None:
+        """``on_error`` hears every trouble once, until it is over. ``sync_always``: what is known
+        of the server (the embedded one: True), for a warning that tells what may be lost."""
+        self._url = url
+        self._state_dir = state_dir
+        self._job_id = job_id
+        self._on_error = on_error
+        self._replicas = replicas
+        self._sync_always = sync_always
+        self._connection: Connection | None = None
+        self._ready = False
+        self._live: Shipment | None = None
+        self._earlier: dict[int, Shipment] = {}
+        self._damaged: set[int] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._told: set[str] = set()
+        self._told_for_good: set[str] = set()
+
+    def attach(self, journal: Journal) -> None:
+        """Ship this journal too, as it grows."""
+        self._live = Shipment(journal.records, job_id=journal.job_id, epoch=journal.epoch)
+        self.poke()
+
+    async def start(self) -> None:
+        """Begin. Returns at once; a server that is away is looked for until ``close``."""
+        self._task = asyncio.create_task(self._run(), name="drainfsm-shipper")
+        self._task.add_done_callback(self._ended)
+
+    def poke(self) -> None:
+        """There is something to ship."""
+        self._idle.clear()
+        self._wake.set()
+
+    async def flush(self, *, timeout_ms: int) -> bool:
+        """Wait until everything is shipped, so far as it can be. False: something is not."""
+        self.poke()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1_000):
+                await self._idle.wait()
+        return (
+            self._idle.is_set()
+            and not self._damaged
+            and not any(shipment.conflict for shipment in self._shipments())
+        )
+
+    async def close(self, *, timeout_ms: int) -> None:
+        """Stop. What is not shipped stays in the journal, for the next attempt to ship."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + timeout_ms / 1_000
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=timeout_ms / 1_000)
+        await self._disconnect(timeout_s=max(0.0, give_up - loop.time()))
+
+    # --- the background ----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            self._wake.clear()
+            self._hurry.clear()
+            try:
+                await self._ship()
+            except BrokerError as error:
+                self._tell(f"{error}")
+                self._ready = False
+                failures += 1
+                if failures % FAILURES_MAX == 0:
+                    await self._disconnect(timeout_s=CLOSE_S)
+                await self._pause(min(RETRY_S * 2**failures, RETRY_S_MAX))
+                continue
+            failures = 0
+            self._told.clear()
+            if not self._wake.is_set():
+                self._idle.set()
+                await self._wake.wait()
+
+    async def _ship(self) -> None:
+        """Everything that the stream lacks.
+
+        Raises:
+            BrokerError: not now. What one attempt's record is refused for keeps no other waiting.
+        """
+        connection = await self._connected()
+        await self._load_earlier()
+        refused: RecordRefusedError | None = None
+        for shipment in self._shipments():
+            if shipment.conflict:
+                continue
+            try:
+                await shipment.ship(connection)
+                if shipment is not self._live:
+                    shipment.records = ()  # on disk, if they are ever needed again
+            except StaleWriterError:
+                self._tell(
+                    f"{shipment.subject} holds {shipment.conflict}: is another job of the name "
+                    f"{self._job_id!r} using this server? This attempt's log stays in its journal",
+                    for_good=True,
+                )
+            except RecordRefusedError as error:
+                refused = error
+        if refused is not None:
+            raise refused
+
+    def _shipments(self) -> list[Shipment]:
+        """Oldest attempt first, the live one last."""
+        found = [self._earlier[epoch] for epoch in sorted(self._earlier)]
+        return found if self._live is None else [*found, self._live]
+
+    async def _load_earlier(self) -> None:
+        live = self._live
+        for epoch, path in journals(self._state_dir, self._job_id).items():
+            if epoch in self._earlier or (live is not None and epoch >= live.epoch):
+                continue
+            records, damage = await asyncio.to_thread(_whole_records, path)
+            if damage:
+                self._damaged.add(epoch)
+                self._tell(
+                    f"{damage}; the {len(records)} records before it are shipped", for_good=True
+                )
+            self._earlier[epoch] = Shipment(records, job_id=self._job_id, epoch=epoch)
+
+    async def _connected(self) -> Connection:
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = await connect(self._url, timeout_s=CONNECT_S, on_error=self._tell)
+            connection.link.reconnect_hooks.append(self._reconnected)
+            self._connection = connection
+            self._forget()
+        if not self._ready:
+            warnings = await connection.ensure_stream(
+                replicas=self._replicas, sync_always=self._sync_always
+            )
+            for warning in warnings:
+                self._tell(f"warning: {warning}", for_good=True)
+            if connection.created_stream:
+                connection.created_stream = False
+                self._forget()
+            self._ready = True
+        return connection
+
+    def _reconnected(self) -> None:
+        """The server may have come back with less than it had, or as another one."""
+        self._forget()
+        self._hurry.set()
+        self.poke()
+
+    def _forget(self) -> None:
+        self._ready = False
+        self._earlier.clear()
+        if self._live is not None:
+            self._live.doubt()
+
+    async def _disconnect(self, *, timeout_s: float) -> None:
+        connection, self._connection = self._connection, None
+        self._ready = False
+        if connection is not None:
+            await connection.close(timeout_s=timeout_s)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+
+    def _tell(self, message: str, *, for_good: bool = False) -> None:
+        """Once until the trouble is over; ``for_good``: once."""
+        told = self._told_for_good if for_good else self._told
+        if message not in told and len(told) < TOLD_MAX:
+            told.add(message)
+            self._on_error(message)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_error(f"the shipper stopped (a bug; the journal has everything): {error!r}")
+
+
+def _whole_records(path: Path) -> tuple[list[Record], str]:
+    """The records of a journal up to where it is damaged, and what the damage is."""
+    records: list[Record] = []
+    try:
+        for record in read_journal(path):
+            records.append(record)
+    except (JournalCorruptError, RecordUnreadableError, OSError) as error:
+        return records, f"{error}"
+    return records, ""
