@@ -19,14 +19,18 @@ Exits with 0 only if every criterion holds."""
 NEEDED = ("rich", "torch", "xxhash")
 
 
-def main(argv: Sequence[str]) -> int:
-    parser = Parser("demo", "The whole story on this machine.", usage=USAGE, epilog=EPILOG)
-    parser.add_argument("--fast", action="store_true", help="shorter runs of a smaller model")
-    parser.add_argument(
+def parser() -> Parser:
+    made = Parser("demo", "The whole story on this machine.", usage=USAGE, epilog=EPILOG)
+    made.add_argument("--fast", action="store_true", help="shorter runs of a smaller model")
+    made.add_argument(
         "--dir", metavar="DIR", type=Path, help="keep everything here (default: a temporary one)"
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the summary as data too")
-    arguments = parser.parse(argv)
+    made.add_argument("--json", metavar="FILE", type=Path, help="write the summary as data too")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parser().parse(argv)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(

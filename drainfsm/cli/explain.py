@@ -11,11 +11,15 @@ from drainfsm.core.explain import explain
 USAGE = """explain (--job NAME | --file PATH) [--epoch N] [--nats URL]"""
 
 
-def main(argv: Sequence[str]) -> int:
+def parser() -> Parser:
     about = "Say why every drain ended as it did. Each decision is recomputed from its own numbers."
-    parser = Parser("explain", about, usage=USAGE, epilog=WHERE)
-    add_log_options(parser)
-    arguments = parser.parse(argv)
+    made = Parser("explain", about, usage=USAGE, epilog=WHERE)
+    add_log_options(made)
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parser().parse(argv)
     history = read_history(arguments)
     for replay in replays(arguments, history):
         final = replay.final

@@ -14,14 +14,18 @@ from drainfsm.views.history import History, export_lines
 USAGE = """export (--job NAME | --file PATH) [--epoch N] [--nats URL] -o FILE"""
 
 
-def main(argv: Sequence[str]) -> int:
+def parser() -> Parser:
     about = "Write a job's records into a file, one JSON object a line, as they stand in the log."
-    parser = Parser("export", about, usage=USAGE, epilog=WHERE)
-    add_log_options(parser)
-    parser.add_argument(
+    made = Parser("export", about, usage=USAGE, epilog=WHERE)
+    add_log_options(made)
+    made.add_argument(
         "-o", "--output", metavar="FILE", type=Path, required=True, help="the file; - for stdout"
     )
-    arguments = parser.parse(argv)
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parser().parse(argv)
     history = read_history(arguments)
     if arguments.epoch is not None:
         logs = tuple(log for log in history.logs if log.epoch == arguments.epoch)

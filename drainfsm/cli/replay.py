@@ -22,12 +22,16 @@ each. --json: one object an event, then one of kind final_state for each attempt
 )
 
 
+def parser() -> Parser:
+    made = Parser("replay", "Read a log back, event by event.", usage=USAGE, epilog=EPILOG)
+    add_log_options(made)
+    made.add_argument("--drain", metavar="ID", help="only this drain: JOB/EPOCH/NUMBER")
+    made.add_argument("--json", action="store_true", help="JSON lines")
+    return made
+
+
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("replay", "Read a log back, event by event.", usage=USAGE, epilog=EPILOG)
-    add_log_options(parser)
-    parser.add_argument("--drain", metavar="ID", help="only this drain: JOB/EPOCH/NUMBER")
-    parser.add_argument("--json", action="store_true", help="JSON lines")
-    arguments = parser.parse(argv)
+    arguments = parser().parse(argv)
     history = read_history(arguments)
     chosen = replays(arguments, history)
     if arguments.drain is not None:
