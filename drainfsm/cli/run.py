@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +47,8 @@ def config_of(argv: Sequence[str]) -> RunConfig:
 
 def main(argv: Sequence[str]) -> int:
     config = config_of(argv)
+    import asyncio
+
     from drainfsm.runtime.agent import run_agent
 
     return asyncio.run(run_agent(config))

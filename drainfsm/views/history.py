@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -78,6 +77,8 @@ def read_stream(url: str, *, job_id: str) -> History:
     Raises:
         BrokerError: the server cannot be used.
     """
+    import asyncio
+
     return asyncio.run(_read_stream(url, job_id))
 
 
