@@ -1,0 +1,125 @@
+"""``drainfsm run``: one agent per node. It owns the processes of the job, and the time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+
+from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.errors import ConfigError, CoordinatorLostError
+from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.hearing import Hearing
+from drainfsm.runtime.host import Host
+from drainfsm.runtime.job import become_subreaper
+from drainfsm.runtime.link import Link, join
+from drainfsm.runtime.node import Node
+from drainfsm.runtime.notices import Notices
+from drainfsm.runtime.signals import hear_signals
+from drainfsm.runtime.tasks import Tasks
+
+
+def warn(text: str) -> None:
+    sys.stderr.write(f"drainfsm: {text}\n")
+    sys.stderr.flush()
+
+
+async def run_agent(config: RunConfig) -> int:
+    """Runs the command under an agent. Returns the job's own exit code; 75 where it drained and
+    wants to be started again; 76 where a newer attempt has taken the job over.
+
+    Raises:
+        ConfigError: something cannot work as configured.
+        StoreError, CheckpointError: the attempt could not be claimed, or not be restored.
+        AuthenticationError, NodeRankTakenError, CoordinatorLostError: this node was not let in.
+    """
+    check(config)
+    become_subreaper()
+    return await Agent(config).run()
+
+
+def check(config: RunConfig) -> None:
+    """Raises: ConfigError: what only matters once it runs."""
+    if config.nnodes > 1 and not config.token:
+        raise ConfigError(
+            "token: is needed with more than one node; set the same secret DRAINFSM_TOKEN on each"
+        )
+
+
+class Agent:
+    """The life of one agent: join, run the command, leave."""
+
+    def __init__(self, config: RunConfig, *, warn: Callable[[str], None] = warn) -> None:
+        self._config = config
+        self._warn = warn
+        self._clock = Clock()
+        self._tasks = Tasks(warn)
+        self._notices = Notices(config, self._clock, warn=warn)
+        self._host: Host | None = None
+
+    async def run(self) -> int:
+        try:
+            with hear_signals(self._config.signals, self._clock, self._notices.hear):
+                return await self._run()
+        finally:
+            await self._tasks.cancel()
+
+    async def _run(self) -> int:
+        link = await self._notices.unless_overdue(self._join())
+        if link is None:
+            self._warn("a notice came, and its time is up before the job could start")
+            return EX_TEMPFAIL
+        try:
+            return await self._run_node(link)
+        finally:
+            link.close()
+            if self._host is not None:
+                await self._host.close()
+
+    async def _join(self) -> Link:
+        if self._config.node_rank > 0:
+            return await join(self._config, warn=self._warn)
+        self._host = await Host.start(self._config, self._clock, self._tasks, warn=self._warn)
+        return self._host.link
+
+    async def _run_node(self, link: Link) -> int:
+        config, epoch = self._config, link.welcome.epoch
+        hearing = Hearing(config, self._clock, epoch=epoch, warn=self._warn)
+        node = Node(config, self._clock, link, hearing, self._notices, self._tasks, self._warn)
+        if self._host is not None:
+            node.job.others.update(self._host.process_ids)
+            self._host.on_server_started = node.job.others.add
+            self._host.on_failed = node.lose
+        connection = self._tasks.start(self._follow(link, node))
+        try:
+            async with node.listening():
+                self._notices.connect(link, node)
+                hearing.start(self._tasks, self._notices)
+                node.start()
+                left = await node.left()
+            await self._say_goodbye(hearing, left)
+        finally:
+            connection.cancel()
+            await node.end()
+        return left.exit_code
+
+    async def _follow(self, link: Link, node: Node) -> None:
+        try:
+            await link.run(node.on_order)
+        except CoordinatorLostError as error:
+            node.lose(f"{error}: the attempt is lost")
+
+    async def _say_goodbye(self, hearing: Hearing, left: n.JobLeft) -> None:
+        """Adapters' last acts and the shipper's last records, side by side, within the time."""
+        timeout_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
+        if timeout_ms <= 0:
+            return
+        acts = [hearing.left(requeue=left.requeue, timeout_ms=timeout_ms)]
+        if self._host is not None:
+            acts.append(self._host.flush(timeout_ms=timeout_ms))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1_000):
+                await asyncio.gather(*acts)

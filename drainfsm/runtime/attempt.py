@@ -1,0 +1,101 @@
+"""The start of an attempt on node 0: claim the job, find what to restore, open the journal."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import msgspec
+
+from drainfsm.core.inputs import StartAttempt
+from drainfsm.core.orders import RestoreTarget
+from drainfsm.core.requeue import RequeueRecord
+from drainfsm.log.journal import Journal, journal_path
+from drainfsm.runtime import evidence
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.publisher import Publisher
+from drainfsm.store import CommitLog, open_store
+from drainfsm.store.requeues import read_requeue, restore_for
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claimed attempt runs with."""
+
+    job_id: str
+    epoch: int
+    attempt_id: str
+    store_url: str
+    restore: RequeueRecord | None
+    start: StartAttempt
+    journal: Journal
+    publisher: Publisher
+
+    @property
+    def target(self) -> RestoreTarget | None:
+        """The exact generation to restore; None: train from the beginning."""
+        record = self.restore
+        if record is None or record.generation_id is None:
+            return None
+        return RestoreTarget(
+            generation_id=record.generation_id,
+            manifest_digest=record.manifest_digest or "",
+            step=record.step or 0,
+            world_size=record.world_size,
+            layout=record.layout,
+        )
+
+
+def claim_attempt(config: RunConfig, clock: Clock, *, warn: Callable[[str], None]) -> Attempt:
+    """Blocks on the store. From here on earlier attempts are fenced.
+
+    Raises:
+        StoreUnreachableError: the store does not answer.
+        CommitLogError: the commit log is damaged, or of another job.
+        RestoreRefusedError: the requeue record names a generation that no commit names.
+        JournalLockedError: the journal of this epoch is in use.
+    """
+    attempt_id = uuid.uuid4().hex
+    store = open_store(config.store)
+    log = CommitLog(store, job_id=config.job)
+    claimed = log.claim(attempt_id=attempt_id, now_unix_ms=clock.now_unix_ms())
+    epoch, before = claimed.epoch, claimed.epoch - 1
+    lost = before > 0 and read_requeue(store, epoch=before) is None
+    restore = restore_for(
+        store, log, claimed, now_unix_ms=clock.now_unix_ms(), node_count=config.nnodes
+    )
+    found = evidence.collect(config.state_dir, job_id=config.job, before_epoch=epoch)
+    path = journal_path(config.state_dir, job_id=config.job, epoch=epoch)
+    journal = Journal.open(path, job_id=config.job, epoch=epoch)
+    if journal.dropped_bytes:
+        warn(f"{path}: a torn tail of {journal.dropped_bytes} bytes was cut off")
+    start = StartAttempt(
+        attempt_id=attempt_id,
+        node_count=config.nnodes,
+        allowances=config.allowances,
+        grace_ms=round(config.grace_s * 1_000),
+        store=store.url,
+        claim_slot=claimed.slot,
+        restore=restore,
+        samples=found.samples,
+        lost_epoch=before if lost else None,
+        lost_last_seen_unix_ms=found.last_seen_unix_ms if lost else None,
+    )
+    return Attempt(
+        job_id=config.job,
+        epoch=epoch,
+        attempt_id=attempt_id,
+        store_url=store.url,
+        restore=restore,
+        start=start,
+        journal=journal,
+        publisher=Publisher(
+            store,
+            log,
+            job_id=config.job,
+            epoch=epoch,
+            attempt_id=attempt_id,
+            settings=config.checkpoint,
+            clock=clock,
+        ),
+    )

@@ -1,0 +1,215 @@
+"""The coordinator of an attempt, in the agent of node 0: the pure core, and what it runs on.
+
+Reports of the nodes become inputs of the core; what the core decides is journaled, and then done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from drainfsm.core import inputs as i
+from drainfsm.core.effects import effects_of
+from drainfsm.core.events import MissingRank, NodeExit
+from drainfsm.core.state import State
+from drainfsm.errors import DrainfsmError
+from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.attempt import Attempt
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.effects import Effects
+from drainfsm.runtime.ending import Ending, Outcome
+from drainfsm.runtime.gather import Gather
+from drainfsm.runtime.ledger import Decided, Ledger
+from drainfsm.runtime.nodes import Nodes, Send
+from drainfsm.runtime.saves import Saves
+from drainfsm.runtime.tasks import Tasks
+from drainfsm.runtime.watching import watch_fence, watch_silence
+
+LOST_NODE_EXIT_CODE = -1
+
+
+class Follower(Protocol):
+    """Who wants to know that the journal grew: the shipper."""
+
+    def poke(self) -> None: ...
+
+
+class Coordinator:
+    """One attempt's decider. Every method is called on the event loop."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        config: RunConfig,
+        clock: Clock,
+        *,
+        warn: Callable[[str], None],
+        follower: Follower | None = None,
+    ) -> None:
+        self.attempt = attempt
+        self.follower = follower
+        self._clock = clock
+        self._warn = warn
+        self._config = config
+        self._nodes = Nodes(node_count=config.nnodes)
+        self._gather = Gather(node_count=config.nnodes)
+        self._tasks = Tasks(warn)
+        self._ledger = Ledger(
+            attempt.journal,
+            clock,
+            act=self._act,
+            missing=self._missing,
+            warn=warn,
+        )
+        self._ending = Ending(clock=clock, gather=self._gather, submit=self._ledger.submit)
+        self._effects = Effects(
+            config=config,
+            clock=clock,
+            nodes=self._nodes,
+            gather=self._gather,
+            saves=Saves(node_count=config.nnodes),
+            publisher=attempt.publisher,
+            restore=attempt.restore,
+            ledger=self._ledger,
+            ending=self._ending,
+            tasks=self._tasks,
+        )
+
+    @property
+    def state(self) -> State:
+        return self._ledger.state
+
+    async def run(self) -> Outcome:
+        """Until the attempt is over and that is on record."""
+        self._tasks.start(self._ledger.run())
+        try:
+            await self._ledger.submit(self.attempt.start)
+            self._tasks.start(watch_silence(self._nodes, self._config, self.node_gone))
+            self._tasks.start(watch_fence(self.attempt.publisher, self._ledger.submit))
+            await self._ending.wait()
+            outcome = self._ending.outcome(self.state)
+            done_by = self._clock.now_unix_ms() + self._ending.time_left_ms(self.state)
+            self._nodes.tell(
+                n.JobLeft(
+                    exit_code=outcome.exit_code, requeue=outcome.requeue, done_by_unix_ms=done_by
+                )
+            )
+        finally:
+            await self._tasks.cancel()
+        return outcome
+
+    # --- nodes come, speak and go ---------------------------------------------------------------
+
+    def has_joined(self, node: int) -> bool:
+        return node in self._nodes.joined or self._gather.has_exited(node)
+
+    def join(self, node: int, send: Send) -> n.Welcome:
+        self._nodes.join(node, send)
+        attempt, target = self.attempt, self.attempt.target
+        return n.Welcome(
+            mac=b"",
+            job_id=attempt.job_id,
+            epoch=attempt.epoch,
+            attempt_id=attempt.attempt_id,
+            store_url=attempt.store_url,
+            settings=self._config.checkpoint,
+            restore=target,
+            world_size=0 if target is None else target.world_size,
+        )
+
+    def brief(self, node: int) -> None:
+        """Bring a node that has just joined to what the others were told."""
+        self._effects.brief(node)
+
+    def node_gone(self, node: int, reason: str) -> None:
+        """The node's connection ended, or it fell silent."""
+        self._nodes.leave(node)
+        if self._gather.has_exited(node):
+            return
+        missing = self._gather.missing_on(node, phase="lost")
+        self._ledger.submit(i.ReportRanksLost(missing=missing, node_lost=True, reason=reason))
+        lost = NodeExit(node=node, exit_code=LOST_NODE_EXIT_CODE, detail=reason)
+        self._node_exited(node, n.NodeExited(exit=lost))
+
+    def on_node(self, node: int, message: n.FromNode) -> None:
+        self._nodes.heard(node)
+        match message:
+            case n.Heartbeat():
+                pass
+            case n.NodeFormed():
+                self._submit(self._gather.formed(node, message))
+            case n.NodeHeld():
+                self._effects.held(node, message)
+            case n.NodeQuiesced(ranks=ranks, step=step):
+                self._submit(i.ReportQuiesced(node=node, ranks=ranks, step=step))
+            case n.NodeLate():
+                self._gather.late(node, message)
+            case n.NodeFirstStep(step=step):
+                self._submit(self._gather.first_step(node, step))
+            case n.NodeRestored(restore_ms=restore_ms):
+                self._effects.restore_ms = max(restore_ms, self._effects.restore_ms)
+                self._submit(self._gather.restored(node, message))
+            case n.NodeRanksLost(missing=missing, reason=reason):
+                self._submit(i.ReportRanksLost(missing=missing, node_lost=False, reason=reason))
+            case n.NodeExited():
+                self._node_exited(node, message)
+            case n.NodeCordoned():
+                self._effects.cordoned(node, message)
+            case n.NodeSaveBegan() | n.NodeStaged() | n.NodeDurable() | n.NodeSaveFailed():
+                self._effects.saves.on_node(node, message)
+            case n.NodeNotice() | n.NodeWithdrawal():
+                self._tasks.start(self._on_notice(node, message))
+            case n.NodeSource(source=source, since_unix_ms=since, detail=detail):
+                self._submit(
+                    i.ReportSource(source=source, node=node, since_unix_ms=since, detail=detail)
+                )
+
+    def _submit(self, given: i.AnyInput | None) -> None:
+        if given is not None:
+            self._ledger.submit(given)
+
+    async def _on_notice(self, node: int, message: n.NodeNotice | n.NodeWithdrawal) -> None:
+        given: i.AnyInput
+        if isinstance(message, n.NodeNotice):
+            given = i.ReceiveNotice(notice=message.notice)
+            self._effects.heard_by(node, message.notice)
+        else:
+            given = i.WithdrawNotice(
+                source=message.source, native_id=message.native_id, reason=message.reason
+            )
+        try:
+            state = await self._ledger.submit(given)
+        except DrainfsmError as error:
+            answer = n.NoticeAnswer(ask=message.ask, error=str(error), detail="")
+        else:
+            detail = self._standing(state)
+            answer = n.NoticeAnswer(ask=message.ask, error="", detail=detail)
+        self._nodes.tell(answer, (node,))
+
+    def _node_exited(self, node: int, message: n.NodeExited) -> None:
+        everybody = self._gather.exited(node, message)
+        self._ending.node_exited(self.state, everybody=everybody)
+        if not everybody and message.exit.exit_code > 0 and not self.state.phase.active:
+            self._tasks.start(self._effects.end_the_others())
+
+    # --- decisions ------------------------------------------------------------------------------
+
+    def _act(self, decided: Decided) -> None:
+        """The decision is on disk."""
+        if self.follower is not None:
+            self.follower.poke()
+        state = decided.state
+        effects = [effect for event in decided.events for effect in effects_of(event, state)]
+        self._effects.run(effects, state)
+        self._ending.decided(state)
+
+    def _missing(self, state: State) -> tuple[MissingRank, ...]:
+        return self._gather.missing(state)
+
+    def _standing(self, state: State) -> str:
+        """One line for whoever gave the notice."""
+        if not state.phase.active or state.deadline_unix_ms is None:
+            return f"the job is {state.phase}: nothing follows from the notice"
+        left_s = (state.deadline_unix_ms - self._clock.now_unix_ms()) / 1_000
+        return f"drain {state.drain_id} is {state.phase}, {left_s:.1f} s to its deadline"

@@ -1,0 +1,273 @@
+"""Does what a recorded fact asks for. Nothing here decides; everything here has a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from drainfsm.core import effects as fx
+from drainfsm.core import inputs as i
+from drainfsm.core.notice import Notice
+from drainfsm.core.orders import SaveOrder
+from drainfsm.core.requeue import RequeueRecord
+from drainfsm.core.state import Phase, State
+from drainfsm.errors import DrainfsmError
+from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.clock import Clock, monotonic_ms
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.ending import Ending
+from drainfsm.runtime.gather import Gather
+from drainfsm.runtime.ledger import Ledger
+from drainfsm.runtime.nodes import Nodes
+from drainfsm.runtime.publisher import Publisher
+from drainfsm.runtime.requeueing import requeue_record
+from drainfsm.runtime.save_keeper import SaveKeeper
+from drainfsm.runtime.saves import Saves
+from drainfsm.runtime.tasks import Tasks
+from drainfsm.runtime.threads import in_thread
+
+CORDON_MS = 1_000
+"""The cordon comes before ranks are asked to stop, and may cost the drain no more than this."""
+
+POSITIONS_S = 1.0
+"""To agree on a common last step where nothing is saved. Without agreement each rank leaves at its
+next boundary, and one that then waits for the others is killed by its agent."""
+
+JOB_END_GRACE_S = 30.0
+"""After one node's part of the job failed: for the others to notice by themselves."""
+
+REQUEUE_S = 5.0
+SETTLE_S = 2.0
+"""For a periodic save that is being committed when the job leaves: it is the better restart."""
+
+
+class Effects:
+    def __init__(
+        self,
+        *,
+        config: RunConfig,
+        clock: Clock,
+        nodes: Nodes,
+        gather: Gather,
+        saves: Saves,
+        publisher: Publisher,
+        restore: RequeueRecord | None,
+        ledger: Ledger,
+        ending: Ending,
+        tasks: Tasks,
+    ) -> None:
+        self.saves = SaveKeeper(saves, publisher, ledger, nodes, tasks, clock)
+        self.restore_ms = 0
+        """Longest restore of this attempt."""
+
+        self._config = config
+        self._clock = clock
+        self._nodes = nodes
+        self._gather = gather
+        self._publisher = publisher
+        self._restore = restore
+        self._ledger = ledger
+        self._ending = ending
+        self._tasks = tasks
+        self._heard: set[int] = set()
+        self._cordons: dict[int, n.NodeCordoned] = {}
+        self._cordoning = asyncio.Event()
+        self._cordoned_drain = ""
+        self._all_held = asyncio.Event()
+        self._held_at_ms: int | None = None
+        self._backstop = n.SetBackstop(kill_by_unix_ms=None, exit_by_unix_ms=None)
+        self._leave: n.LeaveNode | None = None
+        self._requeue_asked = False
+
+    def run(self, effects: Iterable[fx.AnyEffect], state: State) -> None:
+        """The effects of one decision."""
+        self._tell_backstop(state)
+        cause = ""
+        for effect in effects:
+            match effect:
+                case fx.RecordRequeue():
+                    cause = effect.cause  # of several the last: the job ended by itself
+                case _:
+                    self._run(effect, state)
+        if cause and not self._requeue_asked:
+            self._requeue_asked = True
+            self._tasks.start(self._record_requeue(cause))
+
+    def _run(self, effect: fx.AnyEffect, state: State) -> None:
+        match effect:
+            case fx.CordonNodes(nodes=names):
+                if self._cordoned_drain != state.drain_id:
+                    self._cordoned_drain = state.drain_id
+                    self._tasks.start(self._cordon(names))
+            case fx.HoldRanks(answer_by_unix_ms=answer_by):
+                self._hold(answer_by)
+            case fx.ReleaseTo(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by):
+                self._gather.begin_release()
+                self._nodes.tell(n.ReleaseNode(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by))
+            case fx.ResumeTraining():
+                self._held_at_ms = None
+                self._heard.clear()
+                self._nodes.tell(n.ResumeNode())
+            case fx.StartSave(generation_id=generation_id, step=step, durable_by_unix_ms=by):
+                self.saves.begin(generation_id, step=step)
+                order = SaveOrder(generation_id=generation_id, step=step, durable_by_unix_ms=by)
+                self._nodes.tell(n.SaveNode(order=order))
+            case fx.AbortSave(generation_id=generation_id):
+                self.saves.abort(generation_id)
+            case fx.VerifyEntries(generation_id=generation_id):
+                self._tasks.start(self.saves.verify(generation_id, state))
+            case fx.PublishManifest(generation_id=generation_id):
+                self._tasks.start(self.saves.publish(generation_id, state))
+            case fx.LeaveRanks(kill_by_unix_ms=kill_by):
+                self._tasks.start(self._leave_ranks(state, kill_by))
+            case fx.RecordRequeue():
+                raise AssertionError("handled by run")
+
+    def brief(self, node: int) -> None:
+        """A node joined late: what the others were told."""
+        state = self._ledger.state
+        self._nodes.tell(self._backstop, (node,))
+        if self._leave is not None:
+            leave = n.LeaveNode(at_step=None, kill_by_unix_ms=self._leave.kill_by_unix_ms)
+            self._nodes.tell(leave, (node,))
+        elif state.phase is Phase.NOTICED and state.hold_from_unix_ms is not None:
+            hold = n.HoldNode(answer_by_unix_ms=state.quiesce_by_unix_ms)
+            self._nodes.tell(hold, (node,))
+
+    # --- deadlines ------------------------------------------------------------------------------
+
+    def _tell_backstop(self, state: State) -> None:
+        """The agents keep the deadline even if they never hear from here again."""
+        if state.phase.active:
+            usable, margin = state.usable_deadline_unix_ms, state.allowances.exit_margin_ms
+            backstop = n.SetBackstop(
+                kill_by_unix_ms=usable - margin // 2, exit_by_unix_ms=usable - margin // 8
+            )
+        elif state.phase is Phase.CANCELLED:
+            backstop = n.SetBackstop(kill_by_unix_ms=None, exit_by_unix_ms=None)
+        else:
+            return
+        if backstop != self._backstop:
+            self._backstop = backstop
+            self._nodes.tell(backstop)
+
+    # --- cordon ---------------------------------------------------------------------------------
+
+    def heard_by(self, node: int, notice: Notice) -> None:
+        """A node that hears of its own end is the one to cordon, where no name is given."""
+        if not notice.nodes:
+            self._heard.add(node)
+
+    def cordoned(self, node: int, message: n.NodeCordoned) -> None:
+        self._cordons[node] = message
+        self._cordoning.set()
+
+    async def _cordon(self, names: tuple[str, ...]) -> None:
+        if not self._config.cordon:
+            self._ledger.submit(i.ReportCordon(outcome="not_configured", duration_ms=0))
+            return
+        began_ms = monotonic_ms()
+        joined = set(self._nodes.joined)
+        asked = {self._config.node_rank} if names else (self._heard & joined) or joined
+        self._cordons.clear()
+        self._nodes.tell(n.CordonNode(nodes=names, timeout_ms=CORDON_MS), asked)
+        try:
+            async with asyncio.timeout(CORDON_MS / 1_000):
+                while not self._cordons.keys() >= asked:
+                    self._cordoning.clear()
+                    await self._cordoning.wait()
+        except TimeoutError:
+            pass
+        silent = asked - self._cordons.keys()
+        answers = [self._cordons[node] for node in sorted(asked - silent)]
+        failed = [answer for answer in answers if answer.outcome != "success"]
+        outcome = "timed_out" if silent else failed[0].outcome if failed else "success"
+        told = [answer.detail for answer in failed or answers if answer.detail]
+        self._ledger.submit(
+            i.ReportCordon(
+                outcome=outcome,
+                duration_ms=monotonic_ms() - began_ms,
+                detail="; ".join(told)[:500],
+            )
+        )
+
+    # --- holding and leaving --------------------------------------------------------------------
+
+    def _hold(self, answer_by_unix_ms: int) -> None:
+        self._gather.begin_hold()
+        self._all_held.clear()
+        self._held_at_ms = monotonic_ms()
+        self._nodes.tell(n.HoldNode(answer_by_unix_ms=answer_by_unix_ms))
+
+    def held(self, node: int, message: n.NodeHeld) -> None:
+        positions = self._gather.held(node, message)
+        if positions is None:
+            return
+        self._all_held.set()
+        if self._ledger.state.phase is Phase.NOTICED:
+            self._ledger.submit(
+                i.ReportPositions(positions=positions, accumulation=self._config.accumulation)
+            )
+
+    async def _leave_ranks(self, state: State, kill_by_unix_ms: int) -> None:
+        at_step = state.stop_step
+        if state.phase is Phase.LOST:
+            at_step = None
+        elif at_step is None and self._gather.world_size:
+            at_step = await self._common_step(kill_by_unix_ms)
+        leave = n.LeaveNode(at_step=at_step, kill_by_unix_ms=kill_by_unix_ms)
+        self._leave = leave
+        self._nodes.tell(leave)
+        self._ending.told_to_leave(state, kill_by_unix_ms=kill_by_unix_ms)
+
+    async def _common_step(self, kill_by_unix_ms: int) -> int | None:
+        """Where no stop step was agreed: the ranks leave together all the same, if they can."""
+        if self._held_at_ms is None:
+            self._hold(kill_by_unix_ms)
+        waited_s = (monotonic_ms() - (self._held_at_ms or 0)) / 1_000
+        wait_s = min(POSITIONS_S - waited_s, self._clock.seconds_until(kill_by_unix_ms) / 4)
+        try:
+            async with asyncio.timeout(max(0.0, wait_s)):
+                await self._all_held.wait()
+        except TimeoutError:
+            pass
+        highest = self._gather.highest_step
+        return None if highest is None else highest + 1
+
+    async def end_the_others(self) -> None:
+        """One node's part of the job failed; the rest cannot go on without it for long."""
+        await asyncio.sleep(JOB_END_GRACE_S)
+        if not self._ledger.state.phase.active:
+            self._nodes.tell(n.LeaveNode(at_step=None, kill_by_unix_ms=self._clock.now_unix_ms()))
+
+    # --- requeue --------------------------------------------------------------------------------
+
+    def _settle_s(self) -> float:
+        state = self._ledger.state
+        if not state.phase.active:
+            return SETTLE_S
+        return min(SETTLE_S, self._clock.seconds_until(state.usable_deadline_unix_ms) / 4)
+
+    async def _record_requeue(self, cause: str) -> None:
+        await self.saves.settle(timeout_s=self._settle_s())
+        state = self._ledger.state
+        record = requeue_record(
+            state,
+            cause=cause,
+            settings=self._config.checkpoint,
+            before=self._restore,
+            restore_ms=self.restore_ms,
+            now_unix_ms=self._clock.now_unix_ms(),
+        )
+        error = ""
+        if state.fenced_by is not None:
+            error = f"not written: epoch {state.fenced_by} has claimed the job"
+        else:
+            try:
+                async with asyncio.timeout(REQUEUE_S):
+                    await in_thread("requeue", lambda: self._publisher.record_requeue(record))
+            except TimeoutError:
+                error = "the store did not answer in time"
+            except (DrainfsmError, OSError) as failure:
+                error = str(failure)
+        self._ledger.submit(i.ReportRequeueRecorded(record=record, error=error))

@@ -1,0 +1,129 @@
+"""What the nodes reported, gathered into the inputs that the core wants. No I/O."""
+
+from __future__ import annotations
+
+from drainfsm.core import inputs as i
+from drainfsm.core.events import MissingRank, NodeExit
+from drainfsm.core.state import Phase, State
+from drainfsm.runtime import node_messages as n
+
+
+class Gather:
+    """One attempt's nodes. A method returns an input once all nodes have said their part."""
+
+    def __init__(self, *, node_count: int) -> None:
+        self._nodes = frozenset(range(node_count))
+        self._formed: dict[int, n.NodeFormed] = {}
+        self._held: dict[int, i.NodePosition] = {}
+        self._late: dict[int, tuple[MissingRank, ...]] = {}
+        self._first_steps: dict[int, int] = {}
+        self._restored: dict[int, n.NodeRestored] = {}
+        self._exits: dict[int, NodeExit] = {}
+        self._first_failure = 0
+
+    def formed(self, node: int, message: n.NodeFormed) -> i.FormWorld | None:
+        before = self._formed.get(node)
+        if before is not None and before.incarnation != message.incarnation:
+            self._restored.pop(node, None)
+        self._formed[node] = message
+        formed = self._formed.values()
+        ranks = sorted(rank for one in formed for rank in one.ranks)
+        if ranks != list(range(message.world_size)):
+            return None
+        if any(one.incarnation != message.incarnation for one in formed):
+            return None
+        return i.FormWorld(
+            world_size=message.world_size, save_bytes=sum(one.save_bytes for one in formed)
+        )
+
+    @property
+    def world_size(self) -> int:
+        """As the ranks say it; 0: none has attached."""
+        return max((one.world_size for one in self._formed.values()), default=0)
+
+    def begin_hold(self) -> None:
+        self._held.clear()
+        self._late.clear()
+
+    def begin_release(self) -> None:
+        self._late.clear()
+
+    def held(self, node: int, message: n.NodeHeld) -> tuple[i.NodePosition, ...] | None:
+        self._held[node] = message.position
+        return tuple(self._held.values()) if self._held.keys() >= self._nodes else None
+
+    @property
+    def highest_step(self) -> int | None:
+        """Of all nodes that are held; None: none is."""
+        return max((position.max_step for position in self._held.values()), default=None)
+
+    def late(self, node: int, message: n.NodeLate) -> None:
+        self._late[node] = message.missing
+
+    def first_step(self, node: int, step: int) -> i.ReportHealthyStep | None:
+        self._first_steps[node] = step
+        if not self._first_steps.keys() >= self._nodes:
+            return None
+        return i.ReportHealthyStep(step=max(self._first_steps.values()))
+
+    def restored(self, node: int, message: n.NodeRestored) -> i.ReportRestored | None:
+        self._restored[node] = message
+        if not self._restored.keys() >= self._nodes:
+            return None
+        slowest = max(self._restored.values(), key=lambda r: r.restore_ms)
+        self._restored.clear()
+        return i.ReportRestored(
+            generation_id=slowest.generation_id,
+            manifest_digest=slowest.manifest_digest,
+            step=slowest.step,
+            restore_ms=slowest.restore_ms,
+            verification=slowest.verification,
+        )
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def exited(self, node: int, message: n.NodeExited) -> bool:
+        """True: no node is left."""
+        self._exits.setdefault(node, message.exit)
+        self._first_failure = self._first_failure or message.exit.exit_code
+        return self._exits.keys() >= self._nodes
+
+    def has_exited(self, node: int) -> bool:
+        return node in self._exits
+
+    @property
+    def first_failure(self) -> int:
+        """Exit code of the node that failed first; 0: none did."""
+        return self._first_failure
+
+    def exits(self) -> tuple[NodeExit, ...]:
+        """One for every node, also for those that said nothing."""
+        silent = (NodeExit(node=node, exit_code=-1, detail="no report") for node in self._nodes)
+        return tuple(
+            self._exits.get(one.node, one) for one in sorted(silent, key=lambda one: one.node)
+        )
+
+    # --- who has not done what was asked --------------------------------------------------------
+
+    def missing(self, state: State) -> tuple[MissingRank, ...]:
+        match state.phase:
+            case Phase.NOTICED if state.hold_from_unix_ms is not None:
+                waiting = self._nodes - self._held.keys()
+            case Phase.QUIESCING:
+                waiting = self._nodes - state.quiesced_nodes
+            case _:
+                waiting = frozenset()
+        return tuple(rank for node in sorted(waiting) for rank in self.missing_on(node))
+
+    def missing_on(self, node: int, *, phase: str = "silent") -> tuple[MissingRank, ...]:
+        """The node's ranks, as far as they are known."""
+        if phase == "silent" and (late := self._late.get(node)) is not None:
+            return late
+        formed = self._formed.get(node)
+        if formed is None:
+            return (MissingRank(rank=-1, node=node, last_step=None, phase="never attached"),)
+        position = self._held.get(node)
+        step = None if position is None or position.min_step < 0 else position.min_step
+        return tuple(
+            MissingRank(rank=rank, node=node, last_step=step, phase=phase) for rank in formed.ranks
+        )

@@ -1,0 +1,140 @@
+"""The adapters of one agent: notice sources that are watched, the cordon, and the last acts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from drainfsm.core.notice import Notice
+from drainfsm.runtime.clock import Clock, monotonic_ms
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.sources import Adapter, AdapterContext, load_adapter
+from drainfsm.runtime.tasks import Tasks
+
+RESTART_S = 1.0
+"""Before a source that failed is watched again; doubles up to ``RESTART_S_MAX``."""
+
+RESTART_S_MAX = 30.0
+
+
+class Ears(Protocol):
+    """Where what is heard goes: the agent."""
+
+    def hear(self, notice: Notice) -> None: ...
+    def take_back(self, source: str, native_id: str, reason: str) -> None: ...
+    def source_state(self, source: str, since_unix_ms: int | None, detail: str) -> None: ...
+
+
+class Sink:
+    """A ``NoticeSink``: hands on what is new, once."""
+
+    def __init__(self, ears: Ears) -> None:
+        self._ears = ears
+        self._present: dict[str, Notice] = {}
+        self._unknown: set[str] = set()
+
+    def notice(self, notice: Notice) -> None:
+        before = self._present.get(notice.identity)
+        if before is not None and _same(before, notice):
+            return
+        self._present[notice.identity] = notice
+        self._ears.hear(notice)
+
+    def withdraw(self, *, source: str, native_id: str, reason: str) -> None:
+        if self._present.pop(f"{source}/{native_id}", None) is not None:
+            self._ears.take_back(source, native_id, reason)
+
+    def unknown(self, *, source: str, since_unix_ms: int, detail: str) -> None:
+        if source not in self._unknown:
+            self._unknown.add(source)
+            self._ears.source_state(source, since_unix_ms, detail)
+
+    def recovered(self, *, source: str) -> None:
+        if source in self._unknown:
+            self._unknown.discard(source)
+            self._ears.source_state(source, None, "")
+
+
+def _same(before: Notice, now: Notice) -> bool:
+    """Heard again, only later: the core takes the earliest deadline anyway."""
+    return (before.notice_class, before.deadline_unix_ms, before.nodes, before.cause) == (
+        now.notice_class,
+        now.deadline_unix_ms,
+        now.nodes,
+        now.cause,
+    )
+
+
+class Hearing:
+    def __init__(
+        self, config: RunConfig, clock: Clock, *, epoch: int, warn: Callable[[str], None]
+    ) -> None:
+        """Raises: ConfigError: an adapter is not installed."""
+        self._config = config
+        self._clock = clock
+        self._warn = warn
+        self._adapters: dict[str, Adapter] = {}
+        for name in dict.fromkeys((*config.source, *filter(None, (config.cordon,)))):
+            context = AdapterContext(
+                job_id=config.job,
+                epoch=epoch,
+                node_rank=config.node_rank,
+                node_count=config.nnodes,
+                grace_ms=round(config.grace_s * 1_000),
+                options=config.adapters.get(name, {}),
+            )
+            self._adapters[name] = load_adapter(name, context)
+
+    def start(self, tasks: Tasks, ears: Ears) -> None:
+        for name in self._config.source:
+            tasks.start(self._watch(name, Sink(ears), ears))
+
+    async def _watch(self, name: str, sink: Sink, ears: Ears) -> None:
+        pause_s = RESTART_S
+        while True:
+            began_ms = monotonic_ms()
+            try:
+                await self._adapters[name].watch(sink)
+                detail = "the source stopped by itself"
+            except Exception as error:  # an adapter's bug must not end the job
+                detail = f"{type(error).__name__}: {error}"
+            self._warn(f"source {name}: {detail}; watched again in {pause_s:g} s")
+            ears.source_state(name, self._clock.now_unix_ms(), detail)
+            await asyncio.sleep(pause_s)
+            ran_ms = monotonic_ms() - began_ms
+            pause_s = RESTART_S if ran_ms > 60_000 else min(RESTART_S_MAX, pause_s * 2)
+
+    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> tuple[str, str]:
+        """Outcome and detail, within the time."""
+        adapter = self._adapters.get(self._config.cordon)
+        if adapter is None:
+            return "not_configured", ""
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                detail = await adapter.cordon(nodes, timeout_ms=timeout_ms)
+        except TimeoutError:
+            return "timed_out", f"no answer within {timeout_ms} ms"
+        except Exception as error:  # recorded; the drain goes on
+            return "failed", f"{type(error).__name__}: {error}"
+        return "success", detail
+
+    async def left(self, *, requeue: bool, timeout_ms: int) -> None:
+        """The whole job has left: every adapter's last act, side by side."""
+        acts = [
+            self._left(name, adapter, requeue=requeue, timeout_ms=timeout_ms)
+            for name, adapter in self._adapters.items()
+        ]
+        await asyncio.gather(*acts)
+
+    async def _left(self, name: str, adapter: Adapter, *, requeue: bool, timeout_ms: int) -> None:
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                detail = await adapter.left(requeue=requeue, timeout_ms=timeout_ms)
+        except TimeoutError:
+            self._warn(f"{name}: its last act took longer than {timeout_ms} ms")
+        except Exception as error:  # an adapter's bug must not keep the process
+            self._warn(f"{name}: {type(error).__name__}: {error}")
+        else:
+            if detail:
+                self._warn(f"{name}: {detail}")

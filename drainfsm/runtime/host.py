@@ -1,0 +1,144 @@
+"""What only the agent of node 0 runs: the coordinator, its server, the broker and the shipper."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from drainfsm.errors import BrokerError
+from drainfsm.log.embedded import EmbeddedServer
+from drainfsm.log.shipper import Shipper
+from drainfsm.runtime import places
+from drainfsm.runtime.attempt import Attempt, claim_attempt
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator import Coordinator
+from drainfsm.runtime.hub import Hub
+from drainfsm.runtime.link import LocalLink
+from drainfsm.runtime.tasks import Tasks
+from drainfsm.runtime.threads import in_thread
+
+CLOSE_MS = 500
+SERVER_STOP_S = 1.0
+
+
+class Host:
+    """Built by ``start``; the local agent joins through ``link`` like any other."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        attempt: Attempt,
+        coordinator: Coordinator,
+        hub: Hub | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._attempt = attempt
+        self._coordinator = coordinator
+        self._hub = hub
+        self._warn = warn
+        self._server: EmbeddedServer | None = None
+        self._shipper: Shipper | None = None
+        self.link = LocalLink(coordinator, node_rank=config.node_rank)
+        self.process_ids: set[int] = set()
+        """Of processes that are not the job's."""
+
+        self.on_server_started: Callable[[int], None] = self.process_ids.add
+        self.on_failed: Callable[[str], None] = warn
+
+    @classmethod
+    async def start(
+        cls, config: RunConfig, clock: Clock, tasks: Tasks, *, warn: Callable[[str], None]
+    ) -> Host:
+        """Claims the job; then the broker comes up beside it, and nothing waits for it.
+
+        Raises:
+            StoreError, CheckpointError, LogError: the attempt could not be claimed.
+            NodeRankTakenError: another coordinator has the address.
+        """
+        attempt = await in_thread("claim", lambda: claim_attempt(config, clock, warn=warn))
+        coordinator = Coordinator(attempt, config, clock, warn=warn)
+        hub = Hub(coordinator, config, warn=warn) if config.nnodes > 1 else None
+        if hub is not None:
+            await hub.listen()
+        host = cls(config, attempt, coordinator, hub, warn)
+        host._write_info("")
+        tasks.start(host._run())
+        tasks.start(host._connect_log())
+        return host
+
+    async def _run(self) -> None:
+        try:
+            await self._coordinator.run()
+        except Exception as error:
+            self.on_failed(f"the coordinator failed: {error!r}")
+            raise
+
+    async def _connect_log(self) -> None:
+        url = self._config.nats or await self._start_server()
+        if not url:
+            return
+        shipper = Shipper(
+            url=url,
+            state_dir=self._config.state_dir,
+            job_id=self._config.job,
+            on_error=lambda text: self._warn(f"log: {text}"),
+            sync_always=True if self._server is not None else None,
+        )
+        shipper.attach(self._attempt.journal)
+        await shipper.start()
+        self._shipper = shipper
+        self._coordinator.follower = shipper
+        self._write_info(url)
+
+    async def _start_server(self) -> str:
+        data_dir = self._config.state_dir / self._config.job / "nats"
+        try:
+            self._server = await in_thread("nats", lambda: EmbeddedServer.start(data_dir))
+        except (BrokerError, OSError) as error:
+            self._warn(
+                f"no NATS server: {error}. The job runs and drains all the same; its log stays "
+                f"in the journal {self._attempt.journal.path} until a server can be reached"
+            )
+            return ""
+        self.on_server_started(self._server.pid)
+        return self._server.url
+
+    def _write_info(self, nats_url: str) -> None:
+        info = places.RunInfo(
+            job_id=self._config.job,
+            epoch=self._attempt.epoch,
+            pid=os.getpid(),
+            nats_url=nats_url,
+            coordinator=self._config.coordinator,
+        )
+        try:
+            places.write_run_info(self._config.state_dir, info)
+        except OSError as error:
+            self._warn(
+                f"cannot write {places.run_info_path(self._config.state_dir, info.job_id)}: {error}"
+            )
+
+    async def flush(self, *, timeout_ms: int) -> None:
+        """Everything on record reaches the stream, if it can in time."""
+        if self._shipper is not None and not await self._shipper.flush(timeout_ms=timeout_ms):
+            self._warn(
+                f"part of the log did not reach the stream in time; it is in the journal "
+                f"{self._attempt.journal.path}, and the next attempt ships it"
+            )
+
+    async def close(self) -> None:
+        if self._hub is not None:
+            await self._hub.close()
+        if self._shipper is not None:
+            await self._shipper.close(timeout_ms=CLOSE_MS)
+        if self._server is not None:
+            server = self._server
+            try:
+                async with asyncio.timeout(SERVER_STOP_S + CLOSE_MS / 1_000):
+                    await in_thread("nats-stop", lambda: server.stop(timeout_s=SERVER_STOP_S))
+            except TimeoutError:
+                pass
+        self._attempt.journal.close()

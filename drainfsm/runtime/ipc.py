@@ -1,0 +1,92 @@
+"""Frames: four bytes of length, big-endian, and one msgpack message. No I/O but ``sendall``."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from drainfsm.errors import ProtocolError
+
+FRAME_BYTES_MAX = 64 << 20
+"""A rank's list of files is the largest message: half a million files at 120 bytes each."""
+
+HANDSHAKE_BYTES_MAX = 4 << 10
+"""Before a peer has shown that it knows the job token."""
+
+HEADER = struct.Struct(">I")
+M = TypeVar("M")
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_frame(message: msgspec.Struct) -> bytes:
+    body = _encoder.encode(message)
+    if len(body) > FRAME_BYTES_MAX:
+        raise ProtocolError(f"a {type(message).__name__} of {len(body)} bytes is too large to send")
+    return HEADER.pack(len(body)) + body
+
+
+class Codec(Generic[M]):
+    """Decodes the messages that one side of a connection may send."""
+
+    def __init__(self, union: Any) -> None:
+        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(union)
+
+    def decode(self, body: bytes | memoryview) -> M:
+        """Raises: ProtocolError: no message that this peer may send."""
+        try:
+            return self._decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"a frame makes no sense: {error}") from error
+
+
+def body_length(header: bytes, *, bytes_max: int = FRAME_BYTES_MAX) -> int:
+    """Raises: ProtocolError: the announced length is more than the peer may send."""
+    (length,) = HEADER.unpack(header)
+    if length > bytes_max:
+        raise ProtocolError(
+            f"a frame of {length} bytes is announced; at most {bytes_max} are taken"
+        )
+    return int(length)
+
+
+class FrameBuffer(Generic[M]):
+    """Cuts a stream of bytes into messages, for readers that hold a plain socket."""
+
+    def __init__(self, codec: Codec[M]) -> None:
+        self._codec = codec
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[M]:
+        """Raises: ProtocolError."""
+        self._pending += data
+        while len(self._pending) >= HEADER.size:
+            end = HEADER.size + body_length(bytes(self._pending[: HEADER.size]))
+            if len(self._pending) < end:
+                return
+            body = bytes(self._pending[HEADER.size : end])
+            del self._pending[:end]
+            yield self._codec.decode(body)
+
+
+def receive(connection: socket.socket, codec: Codec[M]) -> M:
+    """One message from a blocking socket.
+
+    Raises:
+        ProtocolError: the peer closed, or sent what makes no sense.
+    """
+    header = _exactly(connection, HEADER.size)
+    return codec.decode(_exactly(connection, body_length(header)))
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(count - len(data))
+        if not piece:
+            raise ProtocolError("the peer closed the connection")
+        data += piece
+    return bytes(data)

@@ -1,0 +1,31 @@
+"""Becomes the job's command, with the signals of a notice ignored. Run as a script by the agent.
+
+Ignored signals are inherited over exec, by torchrun, its workers and their DataLoader workers: a
+signal to the whole process group is the agent's to act on. Standard library only.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+CANNOT_EXECUTE, NOT_FOUND = 126, 127
+"""What a shell returns for a command that it cannot run."""
+
+
+def main(agent_pid: str, names: str, *command: str) -> int:
+    for name in filter(None, names.split(",")):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(agent_pid):
+        return 1  # the agent died before the kernel knew whom to watch
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.stderr.write(f"drainfsm: cannot run {command[0]}: {error.strerror}\n")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,209 @@
+"""An agent's way to the coordinator: inside the process on node 0, else over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from drainfsm.errors import (
+    AuthenticationError,
+    CoordinatorLostError,
+    NodeRankTakenError,
+    ProtocolError,
+    RuntimeFailure,
+)
+from drainfsm.runtime import auth
+from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.clock import monotonic_ms
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator import Coordinator
+from drainfsm.runtime.ipc import HANDSHAKE_BYTES_MAX, Codec
+from drainfsm.runtime.streams import read_message, write_message
+
+RETRY_S = 0.25
+"""Between tries to reach a coordinator that is not up yet."""
+
+HANDSHAKE_S = 10.0
+
+OnOrder = Callable[[n.ToNode], None]
+
+
+class Link(Protocol):
+    welcome: n.Welcome
+
+    def send(self, message: n.FromNode) -> None: ...
+
+    async def run(self, on_order: OnOrder) -> None:
+        """Delivers orders until cancelled.
+
+        Raises:
+            CoordinatorLostError: the coordinator went away.
+        """
+
+    def close(self) -> None: ...
+
+
+class LocalLink:
+    """To the coordinator in the same process. Messages are handed over in order, never inside
+    the call that sends them."""
+
+    def __init__(self, coordinator: Coordinator, *, node_rank: int) -> None:
+        self._coordinator = coordinator
+        self._node_rank = node_rank
+        self._orders: asyncio.Queue[n.ToNode] = asyncio.Queue()
+        self.welcome = coordinator.join(node_rank, self._orders.put_nowait)
+        coordinator.brief(node_rank)
+
+    def send(self, message: n.FromNode) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._coordinator.on_node, self._node_rank, message)
+
+    async def run(self, on_order: OnOrder) -> None:
+        while True:
+            on_order(await self._orders.get())
+
+    def close(self) -> None:
+        pass
+
+
+class TcpLink:
+    def __init__(
+        self,
+        welcome: n.Welcome,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        config: RunConfig,
+    ) -> None:
+        self.welcome = welcome
+        self._reader = reader
+        self._writer = writer
+        self._config = config
+        self._heard_ms = monotonic_ms()
+
+    def send(self, message: n.FromNode) -> None:
+        write_message(self._writer, message)
+
+    async def run(self, on_order: OnOrder) -> None:
+        async with asyncio.TaskGroup() as group:
+            beat = group.create_task(self._beat())
+            try:
+                await self._read(on_order)
+            except ProtocolError as error:
+                raise CoordinatorLostError(f"{error}") from error
+            finally:
+                beat.cancel()
+
+    async def _read(self, on_order: OnOrder) -> None:
+        codec: Codec[n.ToNode] = Codec(n.ToNode)
+        while (order := await read_message(self._reader, codec)) is not None:
+            self._heard_ms = monotonic_ms()
+            on_order(order)
+        raise CoordinatorLostError("the coordinator closed the connection")
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.heartbeat_s)
+            self.send(n.Heartbeat())
+            if monotonic_ms() - self._heard_ms > self._config.silence_s * 1_000:
+                self._writer.transport.abort()  # the reader sees the end, and says so
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
+    """Reach the coordinator, show the token, and be let in. Waits for one that is not up yet.
+
+    Raises:
+        AuthenticationError: the coordinator has another job token.
+        NodeRankTakenError: another agent has this node rank.
+        ProtocolError: what answers there is no coordinator of this job and version.
+        CoordinatorLostError: nothing answered for ``attach_s``.
+    """
+    host, _, port = config.coordinator.rpartition(":")
+    began_ms, told = monotonic_ms(), False
+    while True:
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                reader, writer = await asyncio.open_connection(
+                    host.strip("[]"), int(port), ssl=auth.client_tls(config)
+                )
+        except (OSError, TimeoutError) as error:
+            if monotonic_ms() - began_ms > config.attach_s * 1_000:
+                raise CoordinatorLostError(
+                    f"no coordinator at {config.coordinator} within {config.attach_s:g} s "
+                    f"({error}): is the agent of node 0 running, and can it be reached?"
+                ) from error
+            if not told:
+                warn(f"waiting for the coordinator at {config.coordinator} ({error})")
+                told = True
+            await asyncio.sleep(RETRY_S)
+            continue
+        welcome = await _shake_hands(config, reader, writer)
+        if welcome is not None:
+            return TcpLink(welcome, reader, writer, config=config)
+        await asyncio.sleep(RETRY_S)  # it closed on us: an attempt that is just ending
+
+
+async def _shake_hands(
+    config: RunConfig, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> n.Welcome | None:
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            return await _prove(config, reader, writer)
+    except BaseException:
+        writer.close()
+        raise
+
+
+async def _prove(
+    config: RunConfig, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> n.Welcome | None:
+    codec: Codec[n.Joining] = Codec(n.Joining)
+    challenge = await read_message(reader, codec, bytes_max=HANDSHAKE_BYTES_MAX)
+    if challenge is None:
+        return None
+    if not isinstance(challenge, n.Challenge):
+        raise _refused(challenge)
+    if challenge.protocol_version != n.PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the coordinator speaks protocol {challenge.protocol_version}, this agent "
+            f"{n.PROTOCOL_VERSION}: run one version of drainfsm on all nodes"
+        )
+    own = auth.nonce()
+    claims = f"{config.job}/{config.node_rank}/{config.nnodes}"
+    write_message(
+        writer,
+        n.Proof(
+            job_id=config.job,
+            node_rank=config.node_rank,
+            node_count=config.nnodes,
+            nonce=own,
+            mac=auth.proof(
+                config.token, by="agent", theirs=challenge.nonce, own=own, claims=claims
+            ),
+        ),
+    )
+    answer = await read_message(reader, codec)
+    if answer is None:
+        return None
+    if not isinstance(answer, n.Welcome):
+        raise _refused(answer)
+    expected = auth.proof(
+        config.token, by="coordinator", theirs=own, own=challenge.nonce, claims=claims
+    )
+    if not auth.holds(answer.mac, expected):
+        raise AuthenticationError(f"what answers at {config.coordinator} has another job token")
+    return answer
+
+
+def _refused(answer: n.Joining) -> RuntimeFailure:
+    if isinstance(answer, n.Refusal):
+        known = {
+            "AuthenticationError": AuthenticationError,
+            "NodeRankTakenError": NodeRankTakenError,
+        }
+        return known.get(answer.error, ProtocolError)(answer.reason)
+    return ProtocolError(f"the coordinator sent a {type(answer).__name__} out of turn")

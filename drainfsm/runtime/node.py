@@ -1,0 +1,244 @@
+"""One node of a running attempt: its ranks, its command, and what the coordinator orders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.core.events import NodeExit
+from drainfsm.runtime import messages as m
+from drainfsm.runtime import node_messages as n
+from drainfsm.runtime import places
+from drainfsm.runtime.attach import EPOCH_VARIABLE, SOCKET_VARIABLE
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.hearing import Hearing
+from drainfsm.runtime.job import Job
+from drainfsm.runtime.job_code import JobCode
+from drainfsm.runtime.link import Link
+from drainfsm.runtime.local_ranks import LocalRanks
+from drainfsm.runtime.notices import Notices
+from drainfsm.runtime.rank_server import RankServer
+from drainfsm.runtime.tasks import Tasks
+from drainfsm.runtime.timekeeping import Limits
+
+LATE_LEAD_MS_MAX = 150
+"""So long before a wait is over the late ranks are asked where they are, twice over."""
+
+REAP_S = 5.0
+END_S = 0.5
+"""The last wait for processes that were killed: usually they are long gone."""
+
+
+class Node:
+    """Everything on this node between joining and leaving."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        clock: Clock,
+        link: Link,
+        hearing: Hearing,
+        notices: Notices,
+        tasks: Tasks,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._link = link
+        self._hearing = hearing
+        self._notices = notices
+        self._tasks = tasks
+        self._warn = warn
+        self.job = Job(config.command, signals=config.signals)
+        self._code = JobCode()
+        self._ranks = LocalRanks(node=config.node_rank, node_count=config.nnodes, report=link.send)
+        self._server = RankServer(
+            self._ranks,
+            welcome=self._welcome,
+            call=notices.call,
+            ends=self,
+            warn=warn,
+        )
+        self._socket = places.agent_socket(
+            config.state_dir, job=config.job, node_rank=config.node_rank
+        )
+        self._limits = Limits(clock, kill=self._overran, leave=self._out_of_time)
+        self._late: asyncio.Task[None] | None = None
+        self._killed: tuple[int, ...] = ()
+        self._killing = False
+        self._why_killed = ""
+        self._left: asyncio.Future[n.JobLeft] = asyncio.get_running_loop().create_future()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Ranks can attach, and ``drainfsm notify`` finds the agent."""
+        config = self._config
+        self._socket.unlink(missing_ok=True)
+        await self._server.listen(self._socket)
+        try:
+            with places.control_link(
+                self._socket, config.state_dir, job=config.job, node_rank=config.node_rank
+            ):
+                yield
+        finally:
+            await self._server.close()
+            self._socket.unlink(missing_ok=True)
+
+    def start(self) -> None:
+        """Raises: ConfigError: the command cannot be started."""
+        if not self._left.done():
+            variables = {
+                SOCKET_VARIABLE: str(self._socket),
+                EPOCH_VARIABLE: str(self._link.welcome.epoch),
+            }
+            self.job.start(variables)
+            self._tasks.start(self._follow_job())
+            self._tasks.start(self._reap())
+
+    async def left(self) -> n.JobLeft:
+        """Until the whole job has left, or this node must."""
+        return await asyncio.shield(self._left)
+
+    async def end(self) -> None:
+        """No process of the job outlives its agent."""
+        self._limits.close()
+        await self.job.kill(timeout_s=END_S)
+
+    def lose(self, reason: str) -> None:
+        """The attempt is lost: kill the ranks and leave, to be started again."""
+        if not self._left.done():
+            self._warn(reason)
+        self._leave_alone(EX_TEMPFAIL)
+
+    def _out_of_time(self) -> None:
+        self._leave_alone(EX_TEMPFAIL)
+
+    def _leave_alone(self, exit_code: int) -> None:
+        """Without the coordinator."""
+        self.job.kill_now()
+        if not self._left.done():
+            self._left.set_result(
+                n.JobLeft(
+                    exit_code=exit_code,
+                    requeue=True,
+                    done_by_unix_ms=self._clock.now_unix_ms(),
+                )
+            )
+
+    # --- the command ----------------------------------------------------------------------------
+
+    async def _follow_job(self) -> None:
+        await self.job.wait()
+        detail = self._why_killed
+        if not await self.job.wait_for_the_rest():
+            left = ", ".join(str(rank) for rank in self._ranks.ranks) or "none attached"
+            detail = detail or f"processes outlived the command and were killed (ranks: {left})"
+            if not await self.job.kill():
+                detail = f"{detail}; a process could not be killed"
+        code = self.job.exit_code or 0
+        self._link.send(
+            n.NodeExited(
+                exit=NodeExit(
+                    node=self._config.node_rank,
+                    exit_code=self._code.of(code),
+                    killed_ranks=self._killed,
+                    detail=detail,
+                )
+            )
+        )
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(REAP_S)
+            self.job.reap()
+
+    def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None:
+        self._code.rank_ended(incarnation, exit_code)
+
+    def _overran(self, why: str) -> None:
+        """The time to be gone is here."""
+        if self._killing:
+            return
+        self._killing = True
+        self._killed = self._ranks.ranks
+        self._why_killed = why
+        self._tasks.start(self._kill())
+
+    async def _kill(self) -> None:
+        await self.job.kill()
+
+    def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
+        self._limits.set_own(kill_by_unix_ms)
+
+    # --- orders ---------------------------------------------------------------------------------
+
+    def on_order(self, order: n.ToNode) -> None:
+        ranks = self._ranks
+        match order:
+            case n.Heartbeat():
+                pass
+            case n.NoticeAnswer():
+                self._notices.on_answer(order)
+            case n.SetBackstop(kill_by_unix_ms=kill_by, exit_by_unix_ms=exit_by):
+                self._limits.set_backstop(kill_by, exit_by)
+            case n.CordonNode(nodes=names, timeout_ms=timeout_ms):
+                self._tasks.start(self._cordon(names, timeout_ms))
+            case n.HoldNode(answer_by_unix_ms=answer_by):
+                ranks.hold()
+                self._expect(answer_by)
+            case n.ReleaseNode(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by):
+                ranks.release_to(stop_step)
+                self._expect(quiesce_by)
+            case n.ResumeNode():
+                self._expect(None)
+                ranks.resume()
+            case n.SaveNode(order=save):
+                ranks.save(m.Save(order=save))
+            case n.AbortNode(generation_id=generation_id):
+                ranks.abort(generation_id)
+            case n.LeaveNode(at_step=at_step, kill_by_unix_ms=kill_by):
+                self._expect(None)
+                ranks.leave(at_step)
+                self._limits.set_leave(kill_by)
+            case n.JobLeft():
+                if not self._left.done():
+                    self._left.set_result(order)
+
+    def _expect(self, by_unix_ms: int | None) -> None:
+        """Report who is late, just before the wait is over."""
+        if self._late is not None:
+            self._late.cancel()
+        if by_unix_ms is not None:
+            self._late = self._tasks.start(self._report_late(by_unix_ms))
+
+    async def _report_late(self, by_unix_ms: int) -> None:
+        left_ms = max(0, by_unix_ms - self._clock.now_unix_ms())
+        lead_ms = min(LATE_LEAD_MS_MAX, left_ms // 8)
+        await asyncio.sleep(self._clock.seconds_until(by_unix_ms - 2 * lead_ms))
+        self._ranks.ask()
+        await asyncio.sleep(self._clock.seconds_until(by_unix_ms - lead_ms))
+        if missing := self._ranks.missing():
+            self._link.send(n.NodeLate(missing=missing))
+
+    async def _cordon(self, names: tuple[str, ...], timeout_ms: int) -> None:
+        outcome, detail = await self._hearing.cordon(names, timeout_ms=timeout_ms)
+        self._link.send(n.NodeCordoned(outcome=outcome, detail=detail))
+
+    # --- ranks ----------------------------------------------------------------------------------
+
+    def _welcome(self, rank: int, world_size: int) -> m.Attached:
+        welcome = self._link.welcome
+        return m.Attached(
+            rank=rank,
+            world_size=world_size,
+            job_id=welcome.job_id,
+            epoch=welcome.epoch,
+            store_url=welcome.store_url,
+            settings=welcome.settings,
+            restore=welcome.restore,
+        )

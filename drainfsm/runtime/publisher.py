@@ -1,0 +1,113 @@
+"""Verify, manifest, commit, requeue record: the coordinator's calls to the store, all blocking."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+
+from drainfsm.core import inputs as i
+from drainfsm.core.manifest import Commit, Manifest, verify_reported, verify_stored
+from drainfsm.core.orders import CheckpointSettings
+from drainfsm.core.requeue import RequeueRecord
+from drainfsm.errors import SaveFailedError
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.saves import Written
+from drainfsm.store import CommitLog, ObjectStore
+from drainfsm.store.generations import generation_prefix, write_manifest
+from drainfsm.store.requeues import write_requeue
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    manifest_digest: str
+    slot: int
+
+
+class Publisher:
+    """One attempt's writer of manifests and commit records. Called on threads, one at a time."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        log: CommitLog,
+        *,
+        job_id: str,
+        epoch: int,
+        attempt_id: str,
+        settings: CheckpointSettings,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._job_id = job_id
+        self._epoch = epoch
+        self._attempt_id = attempt_id
+        self._settings = settings
+        self._clock = clock
+        self._one_at_a_time = threading.Lock()
+
+    def verify(self, written: Written, *, world_size: int) -> i.ReportVerified:
+        """Every file that a rank reported is in the store, and no other.
+
+        Raises:
+            ManifestMismatchError: names what is missing, extra or of another size.
+            StoreUnreachableError: the store does not answer.
+        """
+        verify_reported(
+            written.entries, ranks=range(world_size), files_per_rank=written.file_counts
+        )
+        stored = self._store.list(generation_prefix(written.generation_id))
+        verify_stored(written.entries, stored)
+        return i.ReportVerified(
+            generation_id=written.generation_id,
+            expected_count=len(written.entries),
+            verified_count=len(stored),
+            verified_bytes=sum(stored.values()),
+        )
+
+    def publish(self, written: Written, *, world_size: int, given_up: threading.Event) -> Published:
+        """Write the manifest and the commit record of a verified generation.
+
+        Raises:
+            SaveFailedError: the save was given up meanwhile; nothing was published.
+            FencedError: a newer epoch has claimed the job.
+            StoreUnreachableError: no answer; whether it is committed is not known.
+        """
+        with self._one_at_a_time:
+            now_unix_ms = self._clock.now_unix_ms()
+            manifest = Manifest(
+                job_id=self._job_id,
+                epoch=self._epoch,
+                generation_id=written.generation_id,
+                step=written.step,
+                world_size=world_size,
+                layout=self._settings.layout,
+                entries=tuple(sorted(written.entries, key=lambda entry: entry.name)),
+                created_unix_ms=now_unix_ms,
+            )
+            digest = write_manifest(self._store, manifest)
+            if given_up.is_set():
+                raise SaveFailedError(f"{written.generation_id} was given up before its commit")
+            slot = self._log.publish(
+                Commit(
+                    job_id=self._job_id,
+                    epoch=self._epoch,
+                    attempt_id=self._attempt_id,
+                    generation_id=written.generation_id,
+                    manifest_digest=digest,
+                    step=written.step,
+                    world_size=world_size,
+                    total_bytes=written.total_bytes,
+                    file_count=len(written.entries),
+                    committed_unix_ms=now_unix_ms,
+                )
+            )
+            return Published(manifest_digest=digest, slot=slot)
+
+    def record_requeue(self, record: RequeueRecord) -> None:
+        write_requeue(self._store, record)
+
+    def check_not_fenced(self) -> None:
+        """Raises: FencedError: a newer epoch has claimed the job."""
+        with self._one_at_a_time:
+            self._log.check_not_fenced(self._epoch)

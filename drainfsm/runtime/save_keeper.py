@@ -1,0 +1,204 @@
+"""The coordinator's side of saves: from the ranks' reports to the commit record."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from drainfsm.core import inputs as i
+from drainfsm.core.budget import Sample
+from drainfsm.core.state import State
+from drainfsm.errors import DrainfsmError, FencedError
+from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.clock import Clock, monotonic_ms
+from drainfsm.runtime.ledger import Ledger
+from drainfsm.runtime.nodes import Nodes
+from drainfsm.runtime.publisher import Published, Publisher
+from drainfsm.runtime.saves import Saves, Written
+from drainfsm.runtime.tasks import Tasks
+from drainfsm.runtime.threads import in_thread
+
+T = TypeVar("T")
+
+PERIODIC_COMMIT_S = 60.0
+"""For verifying and committing a periodic save. Longer means that the store hangs."""
+
+SaveReport = n.NodeSaveBegan | n.NodeStaged | n.NodeDurable | n.NodeSaveFailed
+
+
+class SaveKeeper:
+    def __init__(
+        self,
+        saves: Saves,
+        publisher: Publisher,
+        ledger: Ledger,
+        nodes: Nodes,
+        tasks: Tasks,
+        clock: Clock,
+    ) -> None:
+        self._saves = saves
+        self._publisher = publisher
+        self._ledger = ledger
+        self._nodes = nodes
+        self._tasks = tasks
+        self._clock = clock
+        self._written: dict[str, Written] = {}
+        self._given_up: dict[str, threading.Event] = {}
+        self._periodic: set[asyncio.Task[None]] = set()
+
+    # --- reports of the nodes -------------------------------------------------------------------
+
+    def on_node(self, node: int, message: SaveReport) -> None:
+        is_drains = message.generation_id == self._ledger.state.generation_id
+        match message:
+            case n.NodeSaveBegan(generation_id=generation_id, step=step):
+                self._saves.begin(generation_id, step=step)
+            case n.NodeStaged():
+                staged = self._saves.staged(node, message)
+                if staged is not None and is_drains:
+                    self._ledger.submit(
+                        i.ReportStaged(
+                            generation_id=staged.generation_id,
+                            staged_bytes=staged.staged_bytes,
+                            rank_count=staged.rank_count,
+                        )
+                    )
+            case n.NodeDurable():
+                written = self._saves.durable(node, message)
+                if written is not None:
+                    self._on_written(written, is_drains=is_drains)
+            case n.NodeSaveFailed(generation_id=generation_id, reason=reason):
+                self._on_failed(generation_id, reason, is_drains=is_drains)
+
+    def _on_written(self, written: Written, *, is_drains: bool) -> None:
+        if not is_drains:
+            task = self._tasks.start(self._commit_periodic(written))
+            self._periodic.add(task)
+            task.add_done_callback(self._periodic.discard)
+            return
+        self._written[written.generation_id] = written
+        self._ledger.submit(
+            i.ReportDurable(
+                generation_id=written.generation_id,
+                durable_bytes=written.total_bytes,
+                file_count=len(written.entries),
+                rank_count=len(written.file_counts),
+            )
+        )
+
+    def _on_failed(self, generation_id: str, reason: str, *, is_drains: bool) -> None:
+        step = self._saves.drop(generation_id)
+        if is_drains:
+            self._ledger.submit(i.ReportSaveFailed(generation_id=generation_id, reason=reason))
+        elif step is not None:
+            self._nodes.tell(n.AbortNode(generation_id=generation_id))
+            self._ledger.submit(
+                i.ReportCheckpointFailed(generation_id=generation_id, step=step, reason=reason)
+            )
+
+    # --- the drain's save -----------------------------------------------------------------------
+
+    def begin(self, generation_id: str, *, step: int) -> None:
+        self._given_up[generation_id] = threading.Event()
+        self._saves.begin(generation_id, step=step)
+
+    def abort(self, generation_id: str) -> None:
+        self._saves.drop(generation_id)
+        if (given_up := self._given_up.get(generation_id)) is not None:
+            given_up.set()
+        self._nodes.tell(n.AbortNode(generation_id=generation_id))
+
+    async def verify(self, generation_id: str, state: State) -> None:
+        written = self._written[generation_id]
+        verified = await self._ask_store(
+            "verify",
+            state,
+            generation_id,
+            lambda: self._publisher.verify(written, world_size=state.world_size),
+        )
+        if verified is not None:
+            self._ledger.submit(verified)
+
+    async def publish(self, generation_id: str, state: State) -> None:
+        written, given_up = self._written[generation_id], self._given_up[generation_id]
+        published = await self._ask_store(
+            "publish",
+            state,
+            generation_id,
+            lambda: self._publisher.publish(
+                written, world_size=state.world_size, given_up=given_up
+            ),
+        )
+        if published is not None:
+            self._ledger.submit(
+                i.ReportPublished(
+                    generation_id=generation_id,
+                    manifest_digest=published.manifest_digest,
+                    slot=published.slot,
+                )
+            )
+
+    async def _ask_store(
+        self, what: str, state: State, generation_id: str, work: Callable[[], T]
+    ) -> T | None:
+        """The answer, if it comes before the ranks must leave; else the failure is reported."""
+        try:
+            async with asyncio.timeout(self._clock.seconds_until(state.leave_by_unix_ms)):
+                return await in_thread(what, work)
+        except TimeoutError:
+            reason = f"{what}: the store did not answer in time"
+        except FencedError as error:
+            self._ledger.submit(i.ReportFenced(by_epoch=error.newest_epoch))
+            reason = f"{what}: {error}"
+        except (DrainfsmError, OSError) as error:
+            reason = f"{what}: {error}"
+        self._ledger.submit(i.ReportSaveFailed(generation_id=generation_id, reason=reason))
+        return None
+
+    # --- periodic saves -------------------------------------------------------------------------
+
+    async def settle(self, *, timeout_s: float) -> None:
+        """Wait for periodic saves that are being committed."""
+        if self._periodic:
+            await asyncio.wait(self._periodic, timeout=timeout_s)
+
+    async def _commit_periodic(self, written: Written) -> None:
+        state, began_ms = self._ledger.state, monotonic_ms()
+        try:
+            async with asyncio.timeout(PERIODIC_COMMIT_S):
+                published = await in_thread(
+                    "commit", lambda: self._verify_and_publish(written, state.world_size)
+                )
+        except FencedError as error:
+            self._ledger.submit(i.ReportFenced(by_epoch=error.newest_epoch))
+            return
+        except (TimeoutError, DrainfsmError, OSError) as error:
+            reason = str(error) or "the store did not answer in time"
+            self._ledger.submit(
+                i.ReportCheckpointFailed(
+                    generation_id=written.generation_id, step=written.step, reason=reason
+                )
+            )
+            return
+        sample = Sample(
+            world_size=state.world_size,
+            save_bytes=written.total_bytes,
+            store=state.store,
+            durable_ms=written.durable_ms,
+            commit_ms=monotonic_ms() - began_ms,
+        )
+        await self._ledger.submit(
+            i.ReportCheckpoint(
+                generation_id=written.generation_id,
+                manifest_digest=published.manifest_digest,
+                slot=published.slot,
+                step=written.step,
+                sample=sample,
+            )
+        )
+
+    def _verify_and_publish(self, written: Written, world_size: int) -> Published:
+        self._publisher.verify(written, world_size=world_size)
+        return self._publisher.publish(written, world_size=world_size, given_up=threading.Event())

@@ -1,0 +1,71 @@
+"""Blocking calls off the event loop, each with a time limit that holds whatever hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def in_thread(name: str, work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run ``work`` on a thread of its own. A thread that hangs never holds up the process: it is
+    a daemon, and no executor waits for it at the end."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    thread = threading.Thread(
+        target=_run, args=(loop, future, work), name=f"drainfsm-{name}", daemon=True
+    )
+    thread.start()
+    return future
+
+
+def _run(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], work: Callable[[], T]) -> None:
+    try:
+        result = work()
+    except BaseException as error:
+        _call(loop, _fail, future, error)
+    else:
+        _call(loop, _succeed, future, result)
+
+
+def _call(loop: asyncio.AbstractEventLoop, settle: Callable[..., None], *given: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(settle, *given)
+
+
+def _succeed(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+class Worker:
+    """One thread that does its jobs in order: the journal's."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=f"drainfsm-{name}", daemon=True)
+        self._thread.start()
+
+    def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.put(lambda: _run(loop, future, work))
+        return future
+
+    def stop(self) -> None:
+        """Takes no more jobs. A job that hangs is left behind."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()

@@ -1,0 +1,44 @@
+"""What the coordinator looks at now and then: silent nodes, and whether it has been fenced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from drainfsm.core.inputs import AnyInput, ReportFenced
+from drainfsm.errors import DrainfsmError, FencedError
+from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.nodes import Nodes
+from drainfsm.runtime.publisher import Publisher
+from drainfsm.runtime.threads import in_thread
+
+FENCE_CHECK_S = 30.0
+"""An attempt that was replaced stops training within this; it can publish nothing anyway."""
+
+FENCE_ANSWER_S = 20.0
+
+
+async def watch_silence(nodes: Nodes, config: RunConfig, lost: Callable[[int, str], None]) -> None:
+    """Say something now and then, and report nodes that do not."""
+    while True:
+        await asyncio.sleep(config.heartbeat_s)
+        nodes.tell(n.Heartbeat())
+        for node in nodes.joined:
+            silent_ms = nodes.silent_for_ms(node)
+            if node != config.node_rank and silent_ms > config.silence_s * 1_000:
+                lost(node, f"node {node} has said nothing for {silent_ms / 1_000:.1f} s")
+
+
+async def watch_fence(publisher: Publisher, submit: Callable[[AnyInput], Any]) -> None:
+    while True:
+        await asyncio.sleep(FENCE_CHECK_S)
+        with contextlib.suppress(TimeoutError, DrainfsmError):
+            try:
+                async with asyncio.timeout(FENCE_ANSWER_S):
+                    await in_thread("fence", publisher.check_not_fenced)
+            except FencedError as error:
+                submit(ReportFenced(by_epoch=error.newest_epoch))
+                return
