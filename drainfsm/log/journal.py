@@ -190,8 +190,16 @@ def _line(record: Record) -> bytes:
 
 
 def _records(data: bytes, start: int) -> Iterator[tuple[int, list[Record]]]:
+    count = 0
     for end, payload in payloads(data, start):
-        yield end, list(decode_lines(payload))
+        records = list(decode_lines(payload))
+        for record in records:
+            if record.follows != count:
+                raise JournalCorruptError(
+                    f"record {record.id} follows {record.follows} records, but stands after {count}"
+                )
+            count += 1
+        yield end, records
 
 
 def _read_all(fd: int) -> bytes:
