@@ -47,8 +47,6 @@ def config_of(argv: Sequence[str]) -> RunConfig:
 
 def main(argv: Sequence[str]) -> int:
     config = config_of(argv)
-    import asyncio
+    from drainfsm.runtime.process import run_process
 
-    from drainfsm.runtime.agent import run_agent
-
-    return asyncio.run(run_agent(config))
+    run_process(config)

@@ -27,7 +27,7 @@ def run_process(config: RunConfig) -> NoReturn:
         warn(str(error))
         exit_code = MISUSED
     except DrainfsmError as error:
-        warn(f"{type(error).__name__}: {error}")
+        warn(str(error))
         exit_code = FAILED
     sys.stdout.flush()
     sys.stderr.flush()
