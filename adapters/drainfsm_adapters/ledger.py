@@ -78,6 +78,10 @@ class _Held(msgspec.Struct, kw_only=True):
     later_unix_ms: int | None = None
     """A later deadline seen once: it counts when it is stated twice, a sliding one never is."""
 
+    @property
+    def soft(self) -> bool:
+        return self.observed.notice_class is NoticeClass.SOFT
+
 
 class Ledger:
     """One per ``watch``. ``settle`` is the only way in, the sink the only way out."""
@@ -99,21 +103,27 @@ class Ledger:
         self._held: dict[tuple[str, str], _Held] = {}
         self._revisions: dict[str, int] = {}
 
-    def settle(self, signal: str, reading: Reading, *, confirm_count: int = 1) -> None:
-        """Take in one reading. A SOFT event is gone once ``confirm_count`` readings lack it."""
+    def settle(self, signal: str, reading: Reading, *, confirm_count: int = 1) -> bool:
+        """Take in one reading. A SOFT event is gone once ``confirm_count`` readings lack it.
+
+        True: a change awaits its confirmation by the next reading.
+        """
         for observed in reading.events:
             self._present((signal, observed.key), observed)
         for key, reason in reading.ended.items():
             self._ended((signal, key), reason)
-        if not reading.complete:
-            return
+        if reading.complete:
+            self._miss(signal, reading, confirm_count=confirm_count)
+        held = [self._held[place] for place in self._held if place[0] == signal]
+        return any(h.later_unix_ms is not None or h.absent_count == 1 for h in held if h.soft)
+
+    def _miss(self, signal: str, reading: Reading, *, confirm_count: int) -> None:
         seen = {observed.key for observed in reading.events}
         for place in [p for p in self._held if p[0] == signal and p[1] not in seen]:
             held = self._held[place]
             held.absent_count += 1
             held.later_unix_ms = None
-            soft = held.observed.notice_class is NoticeClass.SOFT
-            if soft and held.absent_count >= confirm_count:
+            if held.soft and held.absent_count >= confirm_count:
                 self._withdraw(place, "no longer stated by the platform")
 
     def _present(self, place: tuple[str, str], observed: Observed) -> None:
@@ -123,10 +133,10 @@ class Ledger:
             return
         was_absent, held.absent_count = held.absent_count > 0, 0
         moved_ms = _moved_ms(held.observed, observed)
-        hard = held.observed.notice_class is NoticeClass.HARD
-        hardened = observed.notice_class is NoticeClass.HARD and not hard
-        if hardened or moved_ms <= -MOVED_MS:
-            kept = NoticeClass.HARD if hard or hardened else NoticeClass.SOFT
+        hard = not held.soft
+        hardens = held.soft and observed.notice_class is NoticeClass.HARD
+        if hardens or moved_ms <= -MOVED_MS:
+            kept = NoticeClass.HARD if hard or hardens else NoticeClass.SOFT
             self._restate(held, msgspec.structs.replace(observed, notice_class=kept))
         elif moved_ms < MOVED_MS:
             held.later_unix_ms = None
@@ -141,7 +151,7 @@ class Ledger:
 
     def _ended(self, place: tuple[str, str], reason: str) -> None:
         held = self._held.get(place)
-        if held is not None and held.observed.notice_class is NoticeClass.SOFT:
+        if held is not None and held.soft:
             self._withdraw(place, reason)
 
     def _announce(self, place: tuple[str, str], observed: Observed) -> None:

@@ -20,6 +20,10 @@ JITTER = 0.2
 HELD_S = 0.2
 """An answer that took longer was held back by a long poll until the value changed."""
 
+CONFIRM_S = 1.1
+"""Until a change that awaits its confirmation is looked at again: the next second, at least, for
+a deadline that slides is another one then."""
+
 PAUSE_S_MIN = 0.02
 """Between two reads, whatever the server does."""
 
@@ -94,7 +98,7 @@ class CloudAdapter:
             began = now_unix_ms()
             reading = await _read(signal)
             opened = await asyncio.shield(ledger)
-            opened.settle(signal.name, reading, confirm_count=signal.confirm_count)
+            unsure = opened.settle(signal.name, reading, confirm_count=signal.confirm_count)
             now = now_unix_ms()
             if reading.complete:
                 health.told(signal.name)
@@ -107,7 +111,8 @@ class CloudAdapter:
                     limit_ms=round(signal.unknown_s * 1_000),
                 )
             took_s = (now - began) / 1_000
-            await asyncio.sleep(_pause_s(signal, reading, before, took_s=took_s))
+            pause_s = _pause_s(signal, reading, before, took_s=took_s)
+            await asyncio.sleep(min(pause_s, CONFIRM_S) if unsure else pause_s)
             before = reading
 
 

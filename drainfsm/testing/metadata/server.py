@@ -194,12 +194,11 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.server.owner
         owner.note(request)
         with contextlib.suppress(OSError):  # the client has given up
-            fault = owner.fault_for(request.path)
+            answer = None if owner.fault_for(request.path) else owner.answer(request)
+            fault = owner.fault_for(request.path)  # it may have come while the answer was held
             if fault is not None:
                 _misbehave(self, owner, fault, request.path)
-                return
-            answer = owner.answer(request)
-            if not owner.stopping:
+            elif answer is not None and not owner.stopping:
                 self.say(answer)
 
     def say(self, answer: Answer) -> None:
