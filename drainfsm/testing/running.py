@@ -1,0 +1,225 @@
+"""Runs ``drainfsm run`` for real, and waits for what its journal says. For end-to-end tests."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from drainfsm.core.budget import Allowances
+from drainfsm.core.events import Event, UnknownFact
+from drainfsm.core.fold import Fold
+from drainfsm.core.orders import CheckpointSettings
+from drainfsm.core.records import Record
+from drainfsm.core.state import State
+from drainfsm.log.journal import journals, read_journal
+
+F = TypeVar("F", bound=Event)
+
+WAIT_S = 60.0
+"""Generous: it finds what hangs, on a machine with many guests, and measures nothing."""
+
+POLL_S = 0.02
+
+TOY = (sys.executable, "-m", "drainfsm.testing.toy_rank")
+TOY_LAUNCHER = (sys.executable, "-m", "drainfsm.testing.toy_launcher")
+
+QUICK = Allowances(
+    quiesce_ms=1_500, commit_ms=1_000, exit_margin_ms=2_000, clock_skew_ms=0, barrier_ms=100
+)
+"""Small reserves, so that a short grace is enough for a drain."""
+
+_MAIN = """
+import sys, msgspec
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.process import run_process
+config = msgspec.json.decode(sys.argv[1], type=RunConfig, dec_hook=lambda type_, text: type_(text))
+run_process(config)
+"""
+
+
+class RunningJob:
+    """One job in one state directory; its agents are started one by one, attempt after attempt."""
+
+    def __init__(
+        self, directory: Path, *, nnodes: int = 1, nats: str = "nats://127.0.0.1:9"
+    ) -> None:
+        """``nats``: by default an address where nobody answers; empty: the embedded server."""
+        self.directory = directory
+        self.job = f"job-{secrets.token_hex(4)}"
+        self.store = directory / "store"
+        self.state_dir = directory / "state"
+        self.trace = directory / "trace"
+        self.trace.mkdir(parents=True, exist_ok=True)
+        self.nnodes = nnodes
+        self.nats = nats
+        self.token = secrets.token_hex(8)
+        self.coordinator = f"127.0.0.1:{free_port()}" if nnodes > 1 else ""
+        self.agents: list[Agent] = []
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        node_rank: int = 0,
+        grace_s: float = 20.0,
+        allowances: Allowances = QUICK,
+        checkpoint: CheckpointSettings | None = None,
+        variables: dict[str, str] | None = None,
+        **settings: object,
+    ) -> Agent:
+        """The agent of one node, as a process."""
+        config: dict[str, object] = {
+            "job": self.job,
+            "store": str(self.store),
+            "state_dir": str(self.state_dir),
+            "command": list(command),
+            "nats": self.nats,
+            "nnodes": self.nnodes,
+            "node_rank": node_rank,
+            "coordinator": self.coordinator,
+            "token": self.token,
+            "grace_s": grace_s,
+            "allowances": allowances,
+            "checkpoint": checkpoint or CheckpointSettings(),
+            **settings,
+        }
+        agent = Agent(
+            self,
+            config,
+            {"NNODES": str(self.nnodes), "NODE_RANK": str(node_rank), **(variables or {})},
+        )
+        self.agents.append(agent)
+        return agent
+
+    def records(self, epoch: int = 1) -> list[Record]:
+        path = journals(self.state_dir, self.job).get(epoch)
+        return [] if path is None else list(read_journal(path))
+
+    def events(self, epoch: int = 1) -> list[Event | UnknownFact]:
+        return [event for record in self.records(epoch) for event in record.events]
+
+    def state(self, epoch: int = 1) -> State:
+        fold = Fold(job_id=self.job, epoch=epoch)
+        for record in self.records(epoch):
+            fold.read(record)
+        return fold.state
+
+    def find(self, kind: type[F], epoch: int = 1) -> list[F]:
+        return [event for event in self.events(epoch) if isinstance(event, kind)]
+
+    def wait_for(self, kind: type[F], *, epoch: int = 1, count: int = 1) -> F:
+        """The ``count``-th event of that kind, once it is in the journal."""
+
+        def found() -> F | None:
+            events = self.find(kind, epoch)
+            return events[count - 1] if len(events) >= count else None
+
+        return self.wait(found, what=f"{kind.__name__} in epoch {epoch}")
+
+    def wait(self, found: Callable[[], F | None], *, what: str) -> F:
+        give_up = time.monotonic() + WAIT_S
+        while time.monotonic() < give_up:
+            if (result := found()) is not None:
+                return result
+            if all(agent.process.poll() is not None for agent in self.agents):
+                break
+            time.sleep(POLL_S)
+        if (result := found()) is not None:
+            return result
+        told = "\n".join(agent.output() for agent in self.agents)
+        raise AssertionError(f"no {what}; the agents said:\n{told}\n{self._kinds()}")
+
+    def _kinds(self) -> str:
+        return "\n".join(
+            f"{epoch}: {[type(event).__name__ for event in self.events(epoch)]}"
+            for epoch in journals(self.state_dir, self.job)
+        )
+
+    def steps(self, rank: int, epoch: int = 1) -> list[int]:
+        """Steps that the rank has done in that attempt, of a toy rank with ``--trace``."""
+        path = self.trace / f"rank{rank}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [int(step) for e, step in map(str.split, lines) if int(e) == epoch]
+
+    def close(self) -> None:
+        for agent in self.agents:
+            agent.close()
+
+
+class Agent:
+    """One ``drainfsm run`` process."""
+
+    def __init__(
+        self, job: RunningJob, config: dict[str, object], variables: dict[str, str]
+    ) -> None:
+        self.job = job
+        self._log = job.directory / f"agent-{secrets.token_hex(4)}.log"
+        text = msgspec.json.encode(config).decode()
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, text],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **variables},
+                start_new_session=True,
+            )
+
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Its exit code."""
+        try:
+            return self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the agent does not end; it said:\n{self.output()}") from None
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def running_job(
+    directory: Path, *, nnodes: int = 1, nats: str = "nats://127.0.0.1:9"
+) -> Iterator[RunningJob]:
+    job = RunningJob(directory, nnodes=nnodes, nats=nats)
+    try:
+        yield job
+    finally:
+        job.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def pids_with(variable: str) -> list[int]:
+    """Processes of this user that were started with this text in their environment."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                environment = Path("/proc", name, "environ").read_bytes()
+            except OSError:
+                continue
+            if variable.encode() in environment:
+                found.append(int(name))
+    return found

@@ -1,0 +1,137 @@
+"""``drainfsm run`` with toy ranks: drains that save, skip, resume, and end by themselves."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drainfsm.core import events as e
+from drainfsm.core.orders import CheckpointSettings
+from drainfsm.core.state import Phase
+from drainfsm.testing.running import TOY, TOY_LAUNCHER, RunningJob, free_port, running_job
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[RunningJob]:
+    with running_job(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[RunningJob]:
+    """Two nodes on this machine."""
+    with running_job(tmp_path, nnodes=2) as running:
+        yield running
+
+
+def toy(job: RunningJob, *options: str, ranks: int = 1) -> tuple[str, ...]:
+    command = (*TOY, "--trace", str(job.trace), *options)
+    return command if ranks == 1 else (*TOY_LAUNCHER, str(ranks), *command)
+
+
+def start_pair(job: RunningJob, *options: str, **settings: object) -> None:
+    variables = {"TOY_PORT": str(free_port())}
+    for node in range(2):
+        command = toy(job, *options, ranks=2)
+        job.start(command, node_rank=node, variables=variables, **settings)  # type: ignore[arg-type]
+
+
+def test_one_rank_saves_leaves_and_comes_back_at_the_next_step(job: RunningJob) -> None:
+    agent = job.start(toy(job))
+    job.wait_for(e.HealthyStepReached)
+    agent.signal()
+    assert agent.wait() == 75
+    published = job.find(e.ManifestPublished)[0]
+    assert job.steps(0)[-1] == published.step
+    assert job.state().phase is Phase.EXITED
+
+    again = job.start(toy(job, "--steps", str(published.step + 5)))
+    assert again.wait() == 0
+    restored = job.find(e.CheckpointRestored, epoch=2)[0]
+    assert restored.generation_id == published.generation_id
+    assert job.steps(0, epoch=2) == list(range(published.step + 1, published.step + 5))
+    assert job.find(e.HealthyStepReached, epoch=2)[0].step == published.step + 1
+    assert job.find(e.AttemptFinished, epoch=2)[0].exit_code == 0
+    assert job.state(2).requeue is not None
+
+
+def test_two_nodes_stop_at_one_step_whichever_node_hears(pair: RunningJob) -> None:
+    start_pair(pair)
+    pair.wait_for(e.HealthyStepReached)
+    pair.agents[1].signal(signal.SIGUSR1)
+    assert [agent.wait() for agent in pair.agents] == [75, 75]
+    published = pair.find(e.ManifestPublished)[0]
+    assert published.world_size == 4
+    assert [pair.steps(rank)[-1] for rank in range(4)] == [published.step] * 4
+    exited = pair.find(e.Exited)[0]
+    assert [(node.node, node.exit_code, node.killed_ranks) for node in exited.nodes] == [
+        (0, 0, ()),
+        (1, 0, ()),
+    ]
+    assert exited.remaining_ms > 0
+
+
+def test_a_window_too_short_for_a_save_resumes_from_the_last_periodic_one(
+    job: RunningJob,
+) -> None:
+    settings = CheckpointSettings(every_steps=10)
+    agent = job.start(toy(job, "--every", "10"), grace_s=3.0, checkpoint=settings)
+    committed = job.wait_for(e.CheckpointCommitted, count=2)
+    agent.signal()
+    assert agent.wait() == 75
+    skipped = job.find(e.SaveSkipped)[0]
+    assert not skipped.budget.fits
+    assert job.find(e.SaveStarted) == []
+    requeue = job.find(e.RequeueRecorded)[0].record
+    assert requeue.step is not None
+    assert requeue.step >= committed.step
+    assert job.find(e.Exited)[0].nodes[0].killed_ranks == ()
+
+
+def test_ranks_that_skip_leave_together(pair: RunningJob) -> None:
+    """No rank may be left waiting for one that has gone."""
+    start_pair(pair, grace_s=3.0)
+    pair.wait_for(e.HealthyStepReached)
+    pair.agents[0].signal()
+    assert [agent.wait() for agent in pair.agents] == [75, 75]
+    assert pair.find(e.SaveSkipped) != []
+    assert len({pair.steps(rank)[-1] for rank in range(4)}) == 1
+    assert [node.killed_ranks for node in pair.find(e.Exited)[0].nodes] == [(), ()]
+
+
+def test_a_job_that_ends_by_itself_gives_its_own_exit_code(job: RunningJob) -> None:
+    agent = job.start(toy(job, "--steps", "3", "--exit-code", "7"))
+    assert agent.wait() == 7
+    assert job.find(e.AttemptFinished)[0].exit_code == 7
+    requeue = job.state().requeue
+    assert requeue is not None
+    assert requeue.cause == "failed"
+
+
+def test_exit_codes_survive_a_launcher_that_flattens_them(job: RunningJob) -> None:
+    agent = job.start(toy(job, "--die", "1@5@85", ranks=2))
+    job.wait_for(e.HealthyStepReached)
+    # rank 0 goes on for ever: the launcher waits for it, as torchrun would not
+    job.wait(lambda: job.steps(0)[20:] or None, what="twenty steps of rank 0")
+    agent.signal()
+    agent.wait()
+    assert job.find(e.Exited)[0].nodes[0].exit_code == 85
+
+
+def test_a_command_that_does_not_exist_is_said_so(job: RunningJob) -> None:
+    agent = job.start(("no-such-command-anywhere",))
+    assert agent.wait() == 127
+    assert "cannot run no-such-command-anywhere" in agent.output()
+
+
+def test_a_job_that_never_attaches_is_killed_in_time(job: RunningJob) -> None:
+    agent = job.start(("sleep", "1000"), grace_s=8.0)
+    job.wait(lambda: job.events() or None, what="start of the attempt")
+    agent.signal()
+    assert agent.wait() == 75
+    timed_out = job.find(e.QuiesceTimedOut)[0]
+    assert [rank.phase for rank in timed_out.missing] == ["never attached"]
+    assert job.find(e.Exited)[0].remaining_ms > 0
