@@ -108,6 +108,8 @@ def _shown(value: Any) -> str:
             return f"needs {value.needed_ms} of {value.remaining_ms} ms: {verdict}"
         case Notice():
             return f"{value.identity} {value.notice_class.value} cause {value.cause}"
+        case RequeueRecord(generation_id=None):
+            return f"a fresh start, cause {value.cause}"
         case RequeueRecord():
             return f"{value.generation_id} at step {value.step}, cause {value.cause}"
         case msgspec.Struct():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from drainfsm.cli import notify
 from drainfsm.cli.main import COMMANDS, main
 from drainfsm.core.codec import decode_lines, encode, encode_lines
 from drainfsm.log.journal import Journal, journal_path
@@ -67,6 +68,14 @@ def test_every_command_has_help(name: str, capsys: Output) -> None:
         (["replay", "--file", "nowhere.jsonl"], "--file nowhere.jsonl: No such file"),
         (["replay", "--fiel", "x"], "--fiel is not known; did you mean --file?"),
         (["replay", "--file", "x", "--epoch", "one"], "argument --epoch: invalid int value"),
+        (["notify", "--job", "j"], "one of the arguments --in --deadline --withdraw is required"),
+        (["notify", "--in", "5"], "--job is missing"),
+        (["notify", "--job", "j", "--in", "soon"], "argument --in: invalid float value: 'soon'"),
+        (["notify", "--job", "j", "--in", "nan"], "--in nan: is not a number of seconds"),
+        (["notify", "--job", "j", "--in", "1e300"], "--in 1e+300: is not a number of seconds"),
+        (["notify", "--job", "j", "--deadline", "noon"], "--deadline noon: Invalid isoformat"),
+        (["notify", "--job", "j", "--deadline", "2027-01-01T00:00:00"], "say which time zone"),
+        (["notify", "--job", "j", "--withdraw"], "--withdraw needs --id"),
         (["export", "--job", "j"], "the following arguments are required: -o/--output"),
     ],
 )
@@ -186,3 +195,25 @@ def test_history_counts_what_the_fold_skips_as_records_too(exported: Path) -> No
     exported.write_bytes(data + first)
     records = read_file(exported).records
     assert b"".join(encode(record) + b"\n" for record in records) == data + first
+
+
+def test_a_notice_for_a_job_that_does_not_run_here_says_what_to_do(capsys: Output) -> None:
+    assert main(["notify", "--job", "nobody", "--in", "30"]) == 1
+    message = capsys.readouterr().err
+    assert "no agent of job 'nobody'" in message
+    assert "--state-dir" in message
+
+
+@pytest.mark.parametrize(
+    ("argv", "unix_ms"),
+    [
+        (["--in", "30"], 1_030_000),
+        (["--in", "0.5"], 1_000_500),
+        (["--in", "-2"], 998_000),
+        (["--deadline", "1970-01-01T00:17:00Z"], 1_020_000),
+        (["--deadline", "1970-01-01T02:17:00.250+02:00"], 1_020_250),
+    ],
+)
+def test_the_deadline_of_a_notice(argv: list[str], unix_ms: int) -> None:
+    arguments = notify.parser().parse(argv)
+    assert notify.deadline_of(arguments, now_unix_ms=1_000_000) == unix_ms

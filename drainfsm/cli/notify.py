@@ -1,0 +1,109 @@
+"""``drainfsm notify``: hand a notice to a running agent on this machine, or take one back."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from drainfsm.cli.options import Parser, add_options
+from drainfsm.errors import ConfigError
+
+USAGE = """notify --job NAME (--in SECONDS | --deadline RFC3339) [--soft] [--cause TEXT]
+       drainfsm notify --job NAME --withdraw --id ID [--cause TEXT]"""
+
+EPILOG = """\
+Returns once the notice is on record. A notice is HARD: processes may be killed at the deadline, and
+it cannot be taken back. With --soft training goes on until the latest safe start, and --withdraw
+takes the notice back for as long as no stop step is agreed."""
+
+SOURCE = "notify"
+
+IN_S_MAX = 100 * 366 * 24 * 3_600
+"""Beyond it arithmetic ends; the core takes much less."""
+
+
+def parser() -> Parser:
+    about = "Tell a running job that its capacity goes away."
+    made = Parser("notify", about, usage=USAGE, epilog=EPILOG)
+    add_options(made, ("job", "state_dir"))
+    when = made.add_mutually_exclusive_group(required=True)
+    when.add_argument("--in", dest="in_s", metavar="SECONDS", type=float, help="from now")
+    when.add_argument("--deadline", metavar="RFC3339", help="e.g. 2027-01-15T08:00:00Z")
+    when.add_argument("--withdraw", action="store_true", help="take a SOFT notice back")
+    made.add_argument("--soft", action="store_true", help="it may be moved or taken back")
+    made.add_argument("--cause", metavar="TEXT", default="", help="why (default: unknown)")
+    made.add_argument("--id", metavar="ID", default="", help="the same one again is a repeat")
+    made.add_argument("--node-rank", metavar="R", type=int, help="which agent of this machine")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parser().parse(argv)
+    if arguments.withdraw and not arguments.id:
+        raise ConfigError("--withdraw needs --id: which notice is taken back?")
+    from drainfsm.cli.settings import load_settings
+
+    given = {key: value for key, value in vars(arguments).items() if key != "node_rank"}
+    settings = load_settings(given, environment=os.environ, directory=Path.cwd())
+    if arguments.withdraw:
+        return _withdraw(arguments, settings.state_dir, settings.job)
+    return _give(arguments, settings.state_dir, settings.job)
+
+
+def _give(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
+    from drainfsm.core.notice import Notice, NoticeClass
+    from drainfsm.runtime.clock import Clock
+    from drainfsm.runtime.notify import give_notice
+
+    now_unix_ms = Clock().now_unix_ms()
+    notice = Notice(
+        source=SOURCE,
+        native_id=arguments.id or secrets.token_hex(4),
+        cause=arguments.cause or "unknown",
+        notice_class=NoticeClass.SOFT if arguments.soft else NoticeClass.HARD,
+        deadline_unix_ms=deadline_of(arguments, now_unix_ms=now_unix_ms),
+        received_unix_ms=now_unix_ms,
+    )
+    detail = give_notice(state_dir, job=job, notice=notice, node_rank=arguments.node_rank)
+    print(f"notice {notice.identity} is on record: {detail}")
+    return 0
+
+
+def _withdraw(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
+    from drainfsm.runtime.notify import withdraw_notice
+
+    detail = withdraw_notice(
+        state_dir,
+        job=job,
+        source=SOURCE,
+        native_id=arguments.id,
+        reason=arguments.cause,
+        node_rank=arguments.node_rank,
+    )
+    print(f"notice {SOURCE}/{arguments.id} was taken back: {detail}")
+    return 0
+
+
+def deadline_of(arguments: argparse.Namespace, *, now_unix_ms: int) -> int:
+    """Whether it can be acted on is for the core to say.
+
+    Raises:
+        ConfigError: neither a number of seconds nor an instant.
+    """
+    seconds: float | None = arguments.in_s
+    if seconds is not None:
+        if not abs(seconds) <= IN_S_MAX:
+            raise ConfigError(f"--in {seconds:g}: is not a number of seconds to act on")
+        return now_unix_ms + round(seconds * 1_000)
+    from datetime import datetime
+
+    try:
+        instant = datetime.fromisoformat(arguments.deadline)
+    except ValueError as error:
+        raise ConfigError(f"--deadline {arguments.deadline}: {error}") from error
+    if instant.tzinfo is None:
+        raise ConfigError(f"--deadline {arguments.deadline}: say which time zone; Z is UTC")
+    return round(instant.timestamp() * 1_000)
