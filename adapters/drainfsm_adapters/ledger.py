@@ -74,6 +74,9 @@ def unknown(detail: str, *events: Observed) -> Reading:
 class _Held(msgspec.Struct, kw_only=True):
     native_id: str
     observed: Observed
+    deadline_unix_ms: int | None = None
+    """Earliest that was sent: one identity never states a later one."""
+
     absent_count: int = 0
     later_unix_ms: int | None = None
     """A later deadline seen once: it counts when it is stated twice, a sliding one never is."""
@@ -180,6 +183,9 @@ class Ledger:
             deadline = now if deadline is None else min(now, deadline)
         elif observed.notice_class is NoticeClass.SOFT and (deadline or now) <= now:
             deadline = None  # its window is open, it may begin any moment: the grace counts
+        if deadline is not None and held.deadline_unix_ms is not None:
+            deadline = min(deadline, held.deadline_unix_ms)
+        held.deadline_unix_ms = deadline if deadline is not None else held.deadline_unix_ms
         self._sink.notice(
             Notice(
                 source=self._source,
@@ -196,8 +202,10 @@ class Ledger:
 
 def _moved_ms(before: Observed, after: Observed) -> int:
     """How much later the stated deadline is than before; negative: earlier."""
+    if before.at_once:
+        return 0  # nothing is earlier, and what has begun is not put off
     if after.at_once:
-        return 0 if before.at_once else -MOVED_MS
+        return -MOVED_MS
     if before.stated_unix_ms is None or after.stated_unix_ms is None:
         return 0
     return after.stated_unix_ms - before.stated_unix_ms
