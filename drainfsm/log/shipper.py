@@ -94,6 +94,12 @@ class Shipper:
             and not any(shipment.conflict for shipment in self._shipments())
         )
 
+    @property
+    def reachable(self) -> bool:
+        """The server has answered, and the connection to it stands as far as is known."""
+        connection = self._connection
+        return self._ready and connection is not None and not connection.closed
+
     async def close(self, *, timeout_ms: int) -> None:
         """Stop. What is not shipped stays in the journal, for the next attempt to ship."""
         loop = asyncio.get_running_loop()

@@ -20,6 +20,9 @@ from drainfsm.runtime.tasks import Tasks
 from drainfsm.runtime.threads import in_thread
 
 CLOSE_MS = 500
+AWAY_MS = 1_000
+"""At the end, for a server that could not be reached so far."""
+
 SERVER_STOP_S = 1.0
 
 
@@ -123,7 +126,12 @@ class Host:
 
     async def flush(self, *, timeout_ms: int) -> None:
         """Everything on record reaches the stream, if it can in time."""
-        if self._shipper is not None and not await self._shipper.flush(timeout_ms=timeout_ms):
+        shipper = self._shipper
+        if shipper is None:
+            return
+        if not shipper.reachable:
+            timeout_ms = min(timeout_ms, AWAY_MS)
+        if not await shipper.flush(timeout_ms=timeout_ms):
             self._warn(
                 f"part of the log did not reach the stream in time; it is in the journal "
                 f"{self._attempt.journal.path}, and the next attempt ships it"
