@@ -112,7 +112,7 @@ class Connection:
         """
         subject = subject_of(job_id=_name(record.job_id), epoch=record.epoch)
         headers = {
-            "Nats-Msg-Id": record.id,
+            "Nats-Msg-Id": f"{subject}.{record.id}",  # told apart over the whole stream
             "Nats-Expected-Stream": STREAM,
             "Nats-Expected-Last-Subject-Sequence": str(after_sequence),
         }
@@ -187,7 +187,10 @@ class Connection:
         return await wire.get_batch(STREAM, query, timeout_s=READ_STALL_S)
 
     async def _reader(self) -> Wire:
-        if self._wire is None or self._wire.closed:
+        if self._wire is not None and self._wire.closed:
+            self._wire.close()
+            self._wire = None
+        if self._wire is None:
             self._wire = await Wire.open(self.link.url, timeout_s=CONNECT_S)
         return self._wire
 
