@@ -1,0 +1,37 @@
+"""The checkpoint store: the authority for restarts.
+
+<root>/generations/<generation_id>/…   files of the ranks, manifest.json
+<root>/commits/00000042.json           claims and commits, one total order
+<root>/requeue/000007.json             what the attempt after epoch 7 must consume
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from drainfsm.errors import ConfigError
+from drainfsm.store.base import ObjectStore
+from drainfsm.store.commits import Claimed, CommitLog, Head
+from drainfsm.store.posix import PosixStore
+
+__all__ = ["Claimed", "CommitLog", "Head", "ObjectStore", "PosixStore", "open_store"]
+
+
+def open_store(url: str) -> ObjectStore:
+    """The store at a path, a ``file://`` URL or an object store's URL. Touches nothing yet.
+
+    Raises:
+        ConfigError: the URL names no kind of store known here.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        if not url:
+            raise ConfigError("store: empty; give a directory or a URL such as s3://bucket/path")
+        return PosixStore(Path(url).expanduser())
+    if scheme == "file":
+        parts = urlsplit(url)
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise ConfigError(f"store {url!r}: a file URL has three slashes and an absolute path")
+        return PosixStore(Path(unquote(parts.path)))
+    raise ConfigError(f"store {url!r}: {scheme}:// is not supported; give a path or file://")

@@ -1,0 +1,96 @@
+"""The one small interface that a checkpoint store has to offer, whatever it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import BinaryIO, Protocol
+
+from drainfsm.errors import StoreError
+
+TEMPORARY_PREFIX = ".tmp-drainfsm-"
+"""Objects that are being written. No listing shows them; clean-up may remove old ones."""
+
+
+class ObjectStore(Protocol):
+    """Named objects under one root. Names are relative paths with forward slashes.
+
+    A prefix is empty (everything) or ends with a slash. Every method may raise
+    ``StoreUnreachableError``. After one the call may or may not have taken effect, now or later:
+    it is settled by doing the same again, or by reading.
+    """
+
+    url: str
+    """Canonical; names the store in events."""
+
+    def put_if_absent(self, name: str, data: bytes) -> None:
+        """Create the object. Once this returns it is durable, whole, and cannot be replaced by
+        another ``put_if_absent``.
+
+        Raises:
+            SlotTakenError: the object is there already, and durable.
+        """
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create or replace the object; durable once this returns. Readers see old or new."""
+
+    def get(self, name: str) -> bytes | None:
+        """The whole object; None where there is none."""
+
+    def list(self, prefix: str) -> dict[str, int]:
+        """Every object below the prefix: its name relative to the prefix, and its size."""
+
+    def names(self, prefix: str, *, after: str = "") -> Sequence[str]:
+        """Objects directly below the prefix whose names sort after ``after``, sorted. Cheaper
+        than ``list``: no sizes, no descent."""
+
+    def delete(self, name: str) -> None:
+        """Remove the object; nothing happens where there is none."""
+
+    def delete_tree(self, prefix: str) -> None:
+        """Remove everything below the prefix, which must not be empty."""
+
+    def create_tree(self, prefix: str) -> None:
+        """Begin a tree that must never have been used.
+
+        Raises:
+            SlotTakenError: something is there already.
+        """
+
+    def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """Stream a new object below a tree that exists. When the context ends it is durable; if
+        it ends by an exception there is no object."""
+
+    def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """A seekable stream of the object.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+
+
+def check_name(name: str) -> str:
+    """``name``, if it stays below the root and is spelled in one way only.
+
+    Raises:
+        StoreError: it does not.
+    """
+    segments = name.split("/")
+    if any(segment in ("", ".", "..") for segment in segments) or "\0" in name or "\\" in name:
+        raise StoreError(f"object name {name!r} is not a relative path below the store's root")
+    if any(segment.startswith(TEMPORARY_PREFIX) for segment in segments):
+        raise StoreError(f"object name {name!r} begins like a temporary object")
+    return name
+
+
+def check_prefix(prefix: str) -> str:
+    """``prefix``, if it is empty or a valid name followed by a slash.
+
+    Raises:
+        StoreError: it is neither.
+    """
+    if prefix:
+        if not prefix.endswith("/"):
+            raise StoreError(f"prefix {prefix!r} does not end with a slash")
+        check_name(prefix[:-1])
+    return prefix

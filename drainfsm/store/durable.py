@@ -1,0 +1,68 @@
+"""What a POSIX file system wants to be told before bytes and names survive a power loss."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+_NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF})
+"""How file systems say that fsync of a directory means nothing to them (CIFS, some FUSE)."""
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in the directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_SYNC:
+            raise
+    finally:
+        os.close(fd)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Create the file, which must not exist, with its content durable. Its name is not yet.
+
+    A failure (disk full) leaves no file.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+class Directories:
+    """Makes directories below a root and remembers which ones are known to be durable."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._durable: set[Path] = set()
+
+    def ensure(self, path: Path) -> None:
+        """The directory and everything above it exist, and survive a power loss."""
+        if path in self._durable and path.is_dir():
+            return
+        if path == self._root:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            self.ensure(path.parent)
+            path.mkdir(exist_ok=True)
+        sync_directory(path.parent)
+        self._durable.add(path)
+
+    def create(self, path: Path) -> None:
+        """The directory is new: FileExistsError where it is not."""
+        self.ensure(path.parent)
+        path.mkdir()
+        sync_directory(path.parent)
+        self._durable.add(path)

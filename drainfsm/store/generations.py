@@ -1,0 +1,89 @@
+"""Generations in the store: their manifests, and whether their files are what these say."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from drainfsm.core.codec import decode_object, encode_object
+from drainfsm.core.manifest import Entry, Manifest, verify_stored
+from drainfsm.errors import ManifestMismatchError, SlotTakenError
+from drainfsm.store.base import ObjectStore
+from drainfsm.store.checksums import checksum_of
+
+MANIFEST = "manifest.json"
+
+
+def generation_prefix(generation_id: str) -> str:
+    return f"generations/{generation_id}/"
+
+
+def write_manifest(store: ObjectStore, manifest: Manifest) -> str:
+    """Make the manifest durable; returns its digest. The same manifest again changes nothing.
+
+    Raises:
+        ManifestMismatchError: the generation has another manifest already.
+    """
+    name = generation_prefix(manifest.generation_id) + MANIFEST
+    data = encode_object(manifest)
+    try:
+        store.put_if_absent(name, data)
+    except SlotTakenError as error:
+        if store.get(name) != data:
+            raise ManifestMismatchError(f"{name} is there already, with other content") from error
+    return _digest(data)
+
+
+def read_manifest(store: ObjectStore, *, generation_id: str, digest: str) -> Manifest:
+    """The manifest with that digest.
+
+    Raises:
+        ManifestMismatchError: missing, garbled, of an unknown format, or not with that digest.
+    """
+    name = generation_prefix(generation_id) + MANIFEST
+    data = store.get(name)
+    if data is None:
+        raise ManifestMismatchError(f"{name} is missing from {store.url}")
+    if (found := _digest(data)) != digest:
+        raise ManifestMismatchError(f"{name} has digest {found}, not {digest}: it was changed")
+    manifest = decode_object(data, Manifest, what=name)
+    if manifest.generation_id != generation_id:
+        raise ManifestMismatchError(f"{name} is of generation {manifest.generation_id}")
+    return manifest
+
+
+def verify_generation(store: ObjectStore, manifest: Manifest, *, checksums: bool) -> None:
+    """The store holds exactly the manifest's files, by name and size, and by content if asked.
+
+    Raises:
+        ManifestMismatchError: names the first file that is missing, extra or different.
+    """
+    stored = store.list(generation_prefix(manifest.generation_id))
+    stored.pop(MANIFEST, None)
+    verify_stored(manifest.entries, stored)
+    if checksums:
+        verify_checksums(store, manifest.generation_id, manifest.entries)
+
+
+def verify_checksums(store: ObjectStore, generation_id: str, entries: Iterable[Entry]) -> None:
+    """Every byte of these files is what the rank that wrote them hashed.
+
+    Raises:
+        ManifestMismatchError: names the first file that differs.
+    """
+    prefix = generation_prefix(generation_id)
+    for entry in entries:
+        algorithm = entry.checksum.partition(":")[0]
+        try:
+            with store.reader(prefix + entry.name) as stream:
+                found = checksum_of(stream, algorithm=algorithm)
+        except FileNotFoundError as error:
+            raise ManifestMismatchError(f"file {entry.name} is missing") from error
+        if found != entry.checksum:
+            raise ManifestMismatchError(
+                f"file {entry.name} has checksum {found}, not {entry.checksum}: it was changed"
+            )
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"

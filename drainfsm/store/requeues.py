@@ -1,0 +1,133 @@
+"""Requeue records in the store: what the next attempt must consume, exactly."""
+
+from __future__ import annotations
+
+from drainfsm.core.codec import decode_object, encode_object
+from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
+from drainfsm.errors import (
+    CommitLogError,
+    ManifestMismatchError,
+    RestoreRefusedError,
+    SlotTakenError,
+)
+from drainfsm.store.base import ObjectStore
+from drainfsm.store.commits import Claimed, CommitLog
+from drainfsm.store.generations import read_manifest
+
+LOST = "lost"
+"""Cause of an attempt that left no record of its own."""
+
+
+def write_requeue(store: ObjectStore, record: RequeueRecord) -> None:
+    """Make the record durable. The same one again changes nothing.
+
+    Raises:
+        CommitLogError: the epoch has another record already.
+    """
+    try:
+        store.put_if_absent(_name(record.epoch), encode_object(record))
+    except SlotTakenError as error:
+        if store.get(_name(record.epoch)) != encode_object(record):
+            raise CommitLogError(
+                f"{_name(record.epoch)} is there already, with other content: "
+                "an attempt leaves one requeue record"
+            ) from error
+
+
+def read_requeue(store: ObjectStore, *, epoch: int) -> RequeueRecord | None:
+    """The record that the attempt of that epoch left; None if it left none.
+
+    Raises:
+        CommitLogError: the record is garbled or of another epoch.
+    """
+    data = store.get(_name(epoch))
+    if data is None:
+        return None
+    try:
+        record = decode_object(data, RequeueRecord, what=_name(epoch))
+    except ManifestMismatchError as error:
+        raise CommitLogError(str(error)) from error
+    if record.epoch != epoch:
+        raise CommitLogError(f"{_name(epoch)} is of epoch {record.epoch}")
+    return record
+
+
+def restore_for(
+    store: ObjectStore, log: CommitLog, claimed: Claimed, *, now_unix_ms: int, node_count: int
+) -> RequeueRecord | None:
+    """What the attempt that has just claimed must consume; None for a fresh job.
+
+    An attempt that left no record was lost: its record is derived from the newest commit, with
+    ``node_count`` for the capacity unless an earlier record says, and written in its place. A
+    commit after the claim cannot be: the claim fenced the lost attempt.
+
+    Raises:
+        RestoreRefusedError: the record names a generation that no commit names.
+        ManifestMismatchError: the manifest of the newest commit is not what the commit says.
+    """
+    epoch = claimed.epoch - 1
+    if epoch == 0:
+        return None
+    record = read_requeue(store, epoch=epoch)
+    if record is None:
+        record = _lost(
+            store, claimed, job_id=log.job_id, now_unix_ms=now_unix_ms, node_count=node_count
+        )
+        try:
+            store.put_if_absent(_name(epoch), encode_object(record))
+        except SlotTakenError:  # the lost attempt is not dead, and was faster
+            record = read_requeue(store, epoch=epoch) or record
+    _check_committed(log, record)
+    return record
+
+
+def _lost(
+    store: ObjectStore, claimed: Claimed, *, job_id: str, now_unix_ms: int, node_count: int
+) -> RequeueRecord:
+    epoch = claimed.epoch - 1
+    before = read_requeue(store, epoch=epoch - 1) if epoch > 1 else None
+    commit = claimed.head.commit
+    layout: dict[str, int] = {}
+    if commit is not None:
+        layout = read_manifest(
+            store, generation_id=commit.generation_id, digest=commit.manifest_digest
+        ).layout
+    return RequeueRecord(
+        job_id=job_id,
+        epoch=epoch,
+        cause=LOST,
+        generation_id=commit.generation_id if commit else None,
+        manifest_digest=commit.manifest_digest if commit else None,
+        step=commit.step if commit else None,
+        world_size=commit.world_size if commit else 0,
+        layout=layout,
+        digests=before.digests if before else Digests(),
+        capacity=before.capacity if before else Capacity(node_count=node_count),
+        recorded_unix_ms=now_unix_ms,
+    )
+
+
+def _check_committed(log: CommitLog, record: RequeueRecord) -> None:
+    if record.job_id != log.job_id:
+        raise RestoreRefusedError(
+            f"the requeue record of epoch {record.epoch} is of job {record.job_id!r}, "
+            f"not {log.job_id!r}"
+        )
+    if record.generation_id is None:
+        return
+    found = log.find(record.generation_id)
+    if found is None:
+        raise RestoreRefusedError(
+            f"the requeue record of epoch {record.epoch} names generation {record.generation_id}, "
+            "which no commit names: the commit log lost slots, or the record is not of this store"
+        )
+    commit = found[1]
+    if (commit.manifest_digest, commit.step) != (record.manifest_digest, record.step):
+        raise RestoreRefusedError(
+            f"the requeue record of epoch {record.epoch} and slot {found[0]} disagree about "
+            f"generation {record.generation_id}"
+        )
+
+
+def _name(epoch: int) -> str:
+    return f"requeue/{epoch:06d}.json"

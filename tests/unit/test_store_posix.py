@@ -1,0 +1,189 @@
+"""The POSIX store where the file system is full, far away or odd."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from drainfsm.errors import ConfigError, SlotTakenError, StoreUnreachableError
+from drainfsm.store import PosixStore, open_store
+from drainfsm.store.base import TEMPORARY_PREFIX
+
+
+def all_files(root: Path) -> list[str]:
+    return sorted(p.name for p in root.rglob("*") if p.is_file())
+
+
+@contextmanager
+def file_size_limit(limit_bytes: int) -> Iterator[None]:
+    """Writes beyond the limit fail with EFBIG (Python ignores SIGXFSZ)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "store")
+    store.put("kept", b"old")
+    with file_size_limit(100_000):
+        for write in (store.put_if_absent, store.put):
+            with pytest.raises(StoreUnreachableError, match=r"File too large.*not full"):
+                write("kept" if write == store.put else "new", b"x" * 200_000)
+        store.create_tree("generations/g1/")
+        with (
+            pytest.raises(StoreUnreachableError, match="File too large"),
+            store.writer("generations/g1/x") as stream,
+        ):
+            stream.write(b"x" * 2_000_000)
+    assert all_files(tmp_path) == ["kept"]
+    assert store.get("kept") == b"old"
+
+
+def test_a_file_system_without_space_is_reported(tmp_path: Path) -> None:
+    """A full disk, where we may mount one; elsewhere the limit above stands for it."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        return
+    try:
+        store = PosixStore(tmp_path)
+        with pytest.raises(StoreUnreachableError, match="No space left on device"):
+            store.put_if_absent("slot", b"x" * 1_000_000)
+        assert all_files(tmp_path) == []
+        store.put_if_absent("slot", b"small")
+        assert store.get("slot") == b"small"
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_link_that_was_made_although_the_answer_says_exists_counts(tmp_path: Path) -> None:
+    """NFS: the request was sent twice, and the second one found the link of the first."""
+
+    def link_twice(source: Path, target: Path) -> None:
+        os.link(source, target)
+        os.link(source, target)
+
+    store = PosixStore(tmp_path, link=link_twice)
+    store.put_if_absent("slot", b"ours")
+    assert store.get("slot") == b"ours"
+    with pytest.raises(SlotTakenError):
+        store.put_if_absent("slot", b"theirs")
+
+
+def test_a_link_that_was_made_although_the_answer_says_error_counts(tmp_path: Path) -> None:
+    def link_then_fail(source: Path, target: Path) -> None:
+        os.link(source, target)
+        raise TimeoutError(110, "Connection timed out", str(target))
+
+    store = PosixStore(tmp_path, link=link_then_fail)
+    store.put_if_absent("slot", b"ours")
+    assert store.get("slot") == b"ours"
+    assert all_files(tmp_path) == ["slot"]
+
+
+def test_a_link_that_fails_for_good_is_reported(tmp_path: Path) -> None:
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(5, "Input/output error", str(target))
+
+    store = PosixStore(tmp_path, link=fail)
+    with pytest.raises(StoreUnreachableError, match="Input/output error"):
+        store.put_if_absent("slot", b"ours")
+    assert all_files(tmp_path) == []
+
+
+def test_file_directory_and_every_new_parent_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No power failure can be made here; what can be seen is that every name was synced after
+    it was given, and every byte before."""
+    order: list[str] = []
+    real_fsync = os.fsync
+
+    def fsync(fd: int) -> None:
+        order.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real_fsync(fd)
+
+    def link(source: Path, target: Path) -> None:
+        order.append("link")
+        os.link(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store = PosixStore(tmp_path / "new" / "root", link=link)
+    store.put_if_absent("commits/deep/00000001.json", b"x")
+    root = str(tmp_path / "new" / "root")
+    assert order[:3] == [str(tmp_path / "new"), root, f"{root}/commits"]
+    assert order[3].startswith(f"{root}/commits/deep/.tmp-drainfsm-")
+    assert order[4:] == ["link", f"{root}/commits/deep"]
+    order.clear()
+    store.create_tree("generations/g1/")
+    with store.writer("generations/g1/x") as stream:
+        stream.write(b"x")
+    generations = f"{root}/generations"
+    assert order == [root, generations, f"{generations}/g1/x", f"{generations}/g1"]
+
+
+def test_unfinished_objects_are_not_listed(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path)
+    store.put("commits/00000001.json", b"x")
+    (tmp_path / "commits" / f"{TEMPORARY_PREFIX}abc").write_bytes(b"half")
+    assert store.list("") == {"commits/00000001.json": 1}
+    assert store.names("commits/") == ["00000001.json"]
+
+
+def test_directories_that_were_removed_meanwhile_are_made_again(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "store")
+    store.put("a/b/c", b"x")
+    other = PosixStore(tmp_path / "store")
+    other.delete_tree("a/")
+    store.put("a/b/c", b"y")
+    store.put("a/b/d", b"z")
+    assert store.list("a/") == {"b/c": 1, "b/d": 1}
+
+
+def test_a_store_that_is_no_directory_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    store = PosixStore(tmp_path / "file" / "store")
+    with pytest.raises(StoreUnreachableError, match="cannot create"):
+        store.put_if_absent("slot", b"x")
+    assert store.get("slot") is None
+
+
+def test_urls_and_paths_open_the_same_store(tmp_path: Path) -> None:
+    root = tmp_path / "with space"
+    by_path = open_store(str(root))
+    assert by_path.url == root.as_uri()
+    by_url = open_store(by_path.url)
+    by_path.put("x", b"1")
+    assert by_url.get("x") == b"1"
+    assert by_url.url == by_path.url
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("", "empty"),
+        ("ftp://host/x", "ftp:// is not supported"),
+        ("file://host/x", "three slashes"),
+    ],
+)
+def test_a_url_of_no_known_kind_is_refused(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        open_store(url)
+
+
+def test_opening_a_store_imports_neither_torch_nor_object_store_clients() -> None:
+    code = (
+        "import sys; from drainfsm.store import open_store; open_store('/tmp/x');"
+        "print([m for m in ('torch', 'obstore', 'nats', 'xxhash') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
