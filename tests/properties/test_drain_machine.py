@@ -22,6 +22,9 @@ from drainfsm.machine import DrainModel
 from drainfsm.testing import strategies
 
 START_UNIX_MS = 1_800_000_000_000
+MODEL = DrainModel(State(job_id="job", epoch=3))
+"""Built once: building a ``transitions`` machine costs more than a whole example."""
+
 REPEATABLE_EXCEPTIONS = (i.ReportCheckpointFailed, i.ReportSource, i.ReportRestored)
 """Each of these states one more occurrence; a second one is not a repeat."""
 
@@ -37,7 +40,8 @@ class Drains(RuleBasedStateMachine):
     def start(self, allowances: Allowances, samples: tuple[Sample, ...], world_size: int) -> None:
         self.now_unix_ms = START_UNIX_MS
         self.fold = Fold(job_id="job", epoch=3)
-        self.model = DrainModel(self.fold.state)
+        self.model = MODEL
+        self.model.state, self.model.folded = "idle", self.fold.state
         self.history: list[Record] = []
         self.states: list[State] = []
         self.submit(

@@ -60,7 +60,15 @@ def test_the_clock_skew_comes_off_what_remains() -> None:
 
 
 def test_only_saves_of_comparable_load_are_evidence() -> None:
-    others = [_sample(9_000, world_size=4), _sample(9_000, save_bytes=1_250_001)]
+    elsewhere = Sample(
+        world_size=8, save_bytes=1_000_000, store="s3://b", durable_ms=9_000, commit_ms=0
+    )
+    others = [
+        elsewhere,
+        _sample(9_000, world_size=4),
+        _sample(9_000, save_bytes=1_250_001),
+        _sample(9_000, save_bytes=799_999),
+    ]
     alike = [_sample(2_000), _sample(3_000, save_bytes=1_250_000)]
     budget = evaluate(
         stage=Stage.QUIESCED,

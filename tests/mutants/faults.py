@@ -1,0 +1,131 @@
+"""Hand-made faults of the core. Each must be noticed by the tests named for its file."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """Replace ``old`` by ``new`` in ``file``: ``name`` says what is then wrong."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+CORE_TESTS = (
+    "tests/unit/test_decider.py",
+    "tests/unit/test_budget.py",
+    "tests/unit/test_codec.py",
+    "tests/unit/test_machine.py",
+    "tests/unit/test_fold.py",
+    "tests/unit/test_manifest.py",
+    "tests/properties/test_notices.py",
+    "tests/properties/test_budget.py",
+    "tests/properties/test_drain_machine.py",
+)
+
+BUDGET = "drainfsm/core/budget.py"
+QUANTILES = "drainfsm/core/quantiles.py"
+DEADLINE = "drainfsm/core/deadline.py"
+FOLD = "drainfsm/core/fold.py"
+TABLE = "drainfsm/core/lifecycle.py"
+STOP = "drainfsm/core/decide_stop.py"
+SAVE = "drainfsm/core/decide_save.py"
+DECIDER = "drainfsm/core/decider.py"
+EFFECTS = "drainfsm/core/effects.py"
+MANIFEST = "drainfsm/core/manifest.py"
+CODEC = "drainfsm/core/codec.py"
+STATE = "drainfsm/core/state.py"
+
+FAULTS = (
+    # The rule
+    Fault("a save that needs exactly what remains is started", BUDGET, "fits=left > needed", "fits=left >= needed"),
+    Fault("the clock skew is not subtracted", BUDGET, "deadline_unix_ms - clock_skew_ms - now_unix_ms)", "deadline_unix_ms - now_unix_ms)"),
+    Fault("the exit margin is forgotten", BUDGET, "needed = terms + allowances.exit_margin_ms", "needed = terms"),
+    Fault("quiesce is never a term", BUDGET, "if stage is Stage.NOTICE:", "if False:"),
+    Fault("commit drops out too early", BUDGET, "if stage is not Stage.DURABLE:", "if stage in (Stage.NOTICE, Stage.QUIESCED):"),
+    Fault("samples of another world size count", BUDGET, "if s.world_size == load.world_size\n        and s.store", "if s.store"),
+    Fault("samples of another store count", BUDGET, "and s.store == load.store\n        and load.save_bytes", "and load.save_bytes"),
+    Fault("a much smaller save is evidence", BUDGET, "and load.save_bytes <= s.save_bytes * COMPARABLE_BYTES_RATIO\n", ""),
+    Fault("the smaller of maximum and estimate counts", BUDGET, "value_ms=max(observed, floor_ms)", "value_ms=min(observed, floor_ms)"),
+    Fault("the fixed cost of a save is forgotten", BUDGET, "return max(estimates, default=assumed) + allowances.barrier_ms", "return max(estimates, default=assumed)"),
+    Fault("the fastest bandwidth counts", BUDGET, "max(estimates, default=assumed)", "min(estimates, default=assumed)"),
+    Fault("the handler's time is not reserved", BUDGET, "        allowances.handler_ms\n        + allowances.quiesce_ms", "        allowances.quiesce_ms"),
+    Fault("the median stands for a high quantile", QUANTILES, "sorted(samples)[_order(count, quantile, confidence) - 1]", "sorted(samples)[count // 2]"),
+    Fault("the bound is one order statistic too low", QUANTILES, "_order(count, quantile, confidence) - 1]", "_order(count, quantile, confidence) - 2]"),
+    Fault("a bound is given for too few samples", QUANTILES, "return math.ceil(", "return math.floor("),
+    # Deadlines
+    Fault("a later deadline is adopted", STOP, "else min(before, deadline_unix_ms)", "else deadline_unix_ms"),
+    Fault("an earlier deadline is ignored", STOP, "if before is not None and deadline_unix_ms < before:", "if False:"),
+    Fault("a deadline may rise in the table", TABLE, "event.to_unix_ms < state.deadline_unix_ms", "event.to_unix_ms != state.deadline_unix_ms"),
+    Fault("years ahead are accepted", DEADLINE, "if ahead_ms > AHEAD_MAX_MS:", "if False:"),
+    Fault("a SOFT notice of the past is accepted", DEADLINE, "or (soft and ahead_ms <= 0)", ""),
+    Fault("the skew of a notice is not kept", FOLD, "clock_skew_ms=max(state.clock_skew_ms, notice.clock_skew_ms)", "clock_skew_ms=state.clock_skew_ms"),
+    Fault("the wait for ranks ignores the deadline", DEADLINE, "return min(\n        budget.now_unix_ms + quiesce_ms, usable - durable - commit - budget.exit_margin_ms\n    )", "return budget.now_unix_ms + quiesce_ms"),
+    Fault("a shrink does not shorten the wait", FOLD, "quiesce_by = min(quiesce_by, latest)", "pass"),
+    Fault("a scheduled drain never becomes due", DECIDER, "now >= state.act_at_unix_ms", "False"),
+    Fault("a HARD notice does not wake a scheduled drain", STOP, "if state.has_hard_notice:", "if False:"),
+    Fault("the drain outlives its deadline", DECIDER, "now >= draft.state.usable_deadline_unix_ms", "now >= draft.state.usable_deadline_unix_ms + 10_000"),
+    # Notices
+    Fault("repeats are recorded again", STOP, "if held is not None and _adds_nothing(", "if False and _adds_nothing("),
+    Fault("the latest statement wins in place of the precedence", FOLD, "notice=min(held.notice, notice, key=_precedence)", "notice=notice"),
+    Fault("a HARD notice can be withdrawn", STOP, "if held.notice.notice_class is NoticeClass.HARD:", "if False:"),
+    Fault("one withdrawal cancels all", STATE, "all(n.withdrawn for n in self.notices.values())", "any(n.withdrawn for n in self.notices.values())"),
+    Fault("a withdrawal cancels after the stop step was agreed", STOP, "and state.phase in (Phase.SCHEDULED, Phase.NOTICED):\n        draft.add(e.DrainCancelled", "and state.phase in (Phase.SCHEDULED, Phase.NOTICED, Phase.QUIESCING):\n        draft.add(e.DrainCancelled"),
+    # Stopping
+    Fault("the stop step is the highest reported", STOP, "for position in given.positions) + 1", "for position in given.positions)"),
+    Fault("the stop step is that of the slowest", STOP, "stop_step = max(position.max_step", "stop_step = min(position.max_step"),
+    Fault("ranks are asked before the cordon", STOP, "if state.hold_from_unix_ms is None:\n        raise reject", "if False:\n        raise reject"),
+    Fault("positions of a part of the world are enough", STOP, "if ranks != list(range(state.world_size)) or not ranks:", "if not ranks:"),
+    Fault("a long phase is waited for", STOP, "position.busy_for_ms > left_ms", "False"),
+    Fault("an unreachable step is agreed", STOP, "if to_run * position.step_ms > left_ms:", "if False:"),
+    Fault("a node at another step counts as quiesced", STOP, "if given.step != state.stop_step:", "if False:"),
+    Fault("the save begins before the last node holds", STOP, "if draft.state.quiesced_nodes != state.expected_nodes:\n        return", "pass"),
+    Fault("the table lets ranks quiesce incomplete", TABLE, "event.step == state.stop_step and state.quiesced_nodes == state.expected_nodes", "event.step == state.stop_step"),
+    Fault("ranks are waited for without end", STOP, "if now < limit:\n        return", "return"),
+    Fault("the rule is not evaluated after the cordon", STOP, "if draft.state.phase is Phase.NOTICED and not budget.fits:", "if False:"),
+    # Saving
+    Fault("the rule is not evaluated after quiesce", SAVE, "    if not budget.fits:\n        skip(draft, does_not_fit(budget), budget=budget)\n        return\n", ""),
+    Fault("the table lets a save start that does not fit", TABLE, "return bool(event.budget.fits)", "return True"),
+    Fault("a fenced attempt saves", SAVE, "if state.fenced_by is not None:", "if False:"),
+    Fault("the rule is not evaluated while saving", SAVE, "Phase.QUIESCED, *SAVE_UNDER_WAY):\n        budget = budget_of", "Phase.QUIESCED):\n        budget = budget_of"),
+    Fault("durable too late goes on", SAVE, "    recheck(draft)\n    if draft.state.phase is not Phase.STAGED:\n        return\n", ""),
+    Fault("durable before staged is taken", SAVE, 'if state.phase is Phase.SAVING:\n        raise reject(state, given, "the bytes were not reported staged")', "pass"),
+    Fault("a save of some of the ranks is complete", SAVE, "if rank_count != state.world_size:", "if False:"),
+    Fault("a report of another save is taken", SAVE, "if given.generation_id != state.generation_id:", "if False:"),
+    Fault("verification of fewer files is enough", SAVE, "if counts != (state.file_count, state.file_count, state.durable_bytes):", "if False:"),
+    Fault("published before verified (decider)", SAVE, "if state.phase in SAVE_UNDER_WAY and not state.verified:", "if False:"),
+    Fault("published before verified (table)", TABLE, "return state.verified and event.generation_id == state.generation_id", "return True"),
+    Fault("an incomplete verification is allowed by the table", TABLE, "and event.verified_count == event.expected_count == state.file_count", ""),
+    Fault("a failed save is not given up", SAVE, "if _concerns_save(draft, given) and draft.state.phase in SAVE_UNDER_WAY:\n        give_up", "if False:\n        give_up"),
+    Fault("the commit that was overtaken is forgotten", SAVE, "elif state.phase is Phase.LEAVING and not _committed(state, given.generation_id):", "elif False:"),
+    Fault("two drains write one generation", SAVE, 'saver=f"d{state.drain_count}"', 'saver="p"'),
+    Fault("ranks that die after durable abort the save", DECIDER, "case Phase.QUIESCED | Phase.SAVING | Phase.STAGED:", "case Phase.QUIESCED | Phase.SAVING | Phase.STAGED | Phase.DURABLE:"),
+    Fault("a fenced idle attempt lives on", DECIDER, "draft.add(e.AttemptLost(epoch=state.epoch, reason=reason))", "pass"),
+    # The fold and its fence
+    Fault("a record that stands elsewhere is read", FOLD, "record.follows != position\n            or record.epoch", "record.epoch"),
+    Fault("a record of another epoch is read", FOLD, "or record.epoch != state.epoch\n", ""),
+    Fault("a repeated record is read", FOLD, "or record.id in self._seen\n", ""),
+    Fault("skipped records do not count as read", FOLD, "        self.position = position + 1\n", "        self.position = position + (record.follows == position)\n"),
+    Fault("a refused record leaves half of its events", FOLD, "                state = evolve(state, event)\n        self.state = state", "                self.state = state = evolve(state, event)"),
+    Fault("guards of the table are not asked", FOLD, "if guard is None or guard(state, event):", "if True:"),
+    Fault("a new drain inherits the cordon of the last", FOLD, "        cordon=None,\n", ""),
+    Fault("a new drain inherits the deadline of the last", FOLD, "        deadline_unix_ms=deadline,\n        clock_skew_ms=max(state.allowances", "        deadline_unix_ms=state.deadline_unix_ms or deadline,\n        clock_skew_ms=max(state.allowances"),
+    Fault("samples are not remembered", FOLD, "return (*samples[-(SAMPLES_MAX - 1) :], sample)", "return samples"),
+    # Effects
+    Fault("ranks are held though the save was skipped", EFFECTS, "case e.NodeCordoned() if state.phase is Phase.NOTICED:", "case e.NodeCordoned():"),
+    Fault("nobody leaves after a skip", EFFECTS, "case e.SaveSkipped():\n            return _leave(", "case e.SaveSkipped() if False:\n            return _leave("),
+    Fault("held ranks are not released by a cancellation", EFFECTS, "return (ResumeTraining(),)", "return ()"),
+    Fault("a second notice cordons again", EFFECTS, "and len(state.notices) == 1:", ":"),
+    # Manifest and codec
+    Fault("a missing rank is not noticed", MANIFEST, "if missing := sorted(expected - reported):", "if missing := []:"),
+    Fault("a file that was reported twice is taken", MANIFEST, "if entry.name in names:", "if False:"),
+    Fault("a name may leave the generation", MANIFEST, 'if entry.name.startswith("/") or', "if False and"),
+    Fault("a file of another size is taken", MANIFEST, "if stored_bytes[name] != size:", "if False:"),
+    Fault("an extra file is taken", MANIFEST, "if extra := sorted(set(stored_bytes) - set(wanted)):", "if extra := []:"),
+    Fault("a record of a newer schema is read", CODEC, "    if wire.v > SCHEMA_VERSION:\n        raise _newer(wire.v)\n", ""),
+    Fault("an unknown kind is dropped", CODEC, "events.append(UnknownFact(kind=kind, body=msgspec.Raw(bytes(raw))))", "pass"),
+    Fault("a stored object of a newer format is read", CODEC, "if version > FORMAT_VERSION:", "if False:"),
+)  # fmt: skip

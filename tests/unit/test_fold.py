@@ -1,0 +1,182 @@
+"""The fence in the fold: which records count, and that a refused one changes nothing."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from drainfsm.core import events as e
+from drainfsm.core import inputs as i
+from drainfsm.core.budget import SAMPLES_MAX, Sample
+from drainfsm.core.effects import HoldRanks, LeaveRanks, RecordRequeue, ResumeTraining, effects_of
+from drainfsm.core.fold import Fold, evolve
+from drainfsm.core.records import Record
+from drainfsm.core.state import State
+from drainfsm.errors import EventRefusedError
+from drainfsm.testing.scenario import STORE, Scenario
+
+replace = msgspec.structs.replace
+F = TypeVar("F", bound=e.Fact)
+
+
+def _fold(records: list[Record]) -> Fold:
+    fold = Fold(job_id="job", epoch=1)
+    for record in records:
+        fold.read(record)
+    return fold
+
+
+def _history() -> list[Record]:
+    return Scenario().saving().history
+
+
+def test_a_record_that_stands_elsewhere_is_skipped_and_counts_as_read() -> None:
+    history = _history()
+    stale = replace(history[3], id="stale")
+    writer_knew_of_it = replace(history[4], follows=5)
+    fold = _fold([*history[:4], stale, writer_knew_of_it])
+    assert fold.skipped == 1
+    assert fold.position == 6
+    assert fold.state == _fold(history[:5]).state
+
+
+def test_a_record_whose_id_was_seen_is_skipped_for_ever_wherever_it_stands() -> None:
+    history = _history()
+    fold = _fold([*history[:3], replace(history[2], follows=3)])
+    assert (fold.skipped, fold.position) == (1, 4)
+
+
+def test_a_record_of_another_epoch_or_job_is_skipped() -> None:
+    history = _history()
+    for changed in (replace(history[2], epoch=2), replace(history[2], job_id="other")):
+        fold = _fold([*history[:2], changed])
+        assert fold.skipped == 1
+        assert fold.state == _fold(history[:2]).state
+
+
+def test_a_record_with_a_refused_event_changes_nothing_at_all() -> None:
+    history = _history()
+    notice = history[2]
+    bad = replace(
+        notice, events=(*notice.events, e.RanksQuiesced(step=1, rank_count=4, quiesce_ms=0))
+    )
+    fold = _fold(history[:2])
+    before = fold.state
+    with pytest.raises(EventRefusedError, match="ranks_quiesced"):
+        fold.read(bad)
+    assert fold.state == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"verified_count": 8, "expected_count": 8}, "covers every file"),
+        ({"generation_id": "other"}, "covers every file"),
+    ],
+)
+def test_the_table_itself_refuses_an_incomplete_verification(
+    changed: dict[str, object], why: str
+) -> None:
+    s = Scenario().saving()
+    s.given(s.staged(), s.durable())
+    event = e.EntriesVerified(
+        generation_id=s.state.generation_id or "",
+        expected_count=9,
+        verified_count=9,
+        verified_bytes=1_000,
+        verify_ms=1,
+    )
+    assert evolve(s.state, event).verified
+    with pytest.raises(EventRefusedError, match=why):
+        evolve(s.state, replace(event, **changed))
+
+
+def test_the_table_itself_refuses_what_the_decider_would_not_do() -> None:
+    s = Scenario()
+    s.given(s.notice(), s.cordoned(), s.positions(), s.quiesced(0))
+    with pytest.raises(EventRefusedError, match="All expected nodes"):
+        evolve(s.state, e.RanksQuiesced(step=101, rank_count=4, quiesce_ms=1))
+    s.when(s.quiesced(1))
+    started = _only(s.history, e.SaveStarted)
+    quiesced = _state_before(s.history, e.SaveDecided)
+    unfit = replace(started, budget=replace(started.budget, fits=False))
+    with pytest.raises(EventRefusedError, match="only if it fits"):
+        evolve(quiesced, unfit)
+    s.given(s.staged(), s.durable(), s.verified(), s.published())
+    published = _only(s.history, e.ManifestPublished)
+    unverified = _state_before(s.history, e.EntriesVerified)
+    with pytest.raises(EventRefusedError, match="verified"):
+        evolve(unverified, published)
+    shortened = e.DeadlineShortened(
+        source="spot",
+        native_id="n1",
+        from_unix_ms=1,
+        to_unix_ms=(s.state.deadline_unix_ms or 0) + 1,
+        act_at_unix_ms=0,
+        budget=started.budget,
+    )
+    with pytest.raises(EventRefusedError, match="earlier"):
+        evolve(s.state, shortened)
+
+
+def _only(history: list[Record], kind: type[F]) -> F:
+    (event,) = [x for record in history for x in record.events if isinstance(x, kind)]
+    return event
+
+
+def _state_before(history: list[Record], kind: type[e.Fact]) -> State:
+    fold = Fold(job_id="job", epoch=1)
+    for record in history:
+        state = fold.state
+        for event in record.events:
+            if isinstance(event, kind):
+                return state
+            assert isinstance(event, e.Fact)
+            state = evolve(state, event)
+        fold.read(record)
+    raise AssertionError(kind)
+
+
+def test_a_second_drain_starts_with_nothing_of_the_first() -> None:
+    s = Scenario()
+    s.given(s.notice(in_ms=40_000, hard=False), s.cordoned())
+    s.given(i.WithdrawNotice(source="spot", native_id="n1"))
+    s.given(s.notice(in_ms=90_000, native_id="n2"))
+    assert s.state.cordon is None
+    assert s.state.deadline_unix_ms == s.now_unix_ms + 90_000
+    assert list(s.state.notices) == ["spot/n2"]
+    assert [e.kind_of(x) for x in s.when(s.cordoned())] == ["node_cordoned"]
+
+
+def test_the_newest_samples_are_kept() -> None:
+    s = Scenario()
+    for step in range(SAMPLES_MAX + 5):
+        sample = Sample(world_size=4, save_bytes=1, store=STORE, durable_ms=step, commit_ms=1)
+        report = i.ReportCheckpoint(
+            generation_id=f"g{step}", manifest_digest="d", slot=step, step=step, sample=sample
+        )
+        s.when(report)
+    assert len(s.state.samples) == SAMPLES_MAX
+    assert s.state.samples[-1].durable_ms == SAMPLES_MAX + 4
+    assert s.state.committed is not None
+    assert s.state.committed.step == SAMPLES_MAX + 4
+
+
+def test_what_is_to_be_done_follows_from_the_event_and_the_state_after_it() -> None:
+    s = Scenario()
+    s.given(s.notice())
+    second = s.when(s.notice(native_id="n2"))
+    assert effects_of(second[0], s.state) == ()
+    (cordoned,) = s.when(s.cordoned())
+    assert [type(x) for x in effects_of(cordoned, s.state)] == [HoldRanks]
+    short = Scenario()
+    short.given(short.notice(in_ms=5_000))
+    cordoned, skipped = short.when(short.cordoned())
+    assert effects_of(cordoned, short.state) == ()
+    assert [type(x) for x in effects_of(skipped, short.state)] == [RecordRequeue, LeaveRanks]
+    soft = Scenario()
+    soft.given(soft.notice(in_ms=40_000, hard=False), soft.cordoned())
+    events = soft.when(i.WithdrawNotice(source="spot", native_id="n1"))
+    assert [type(x) for x in effects_of(events[-1], soft.state)] == [ResumeTraining]
