@@ -60,12 +60,13 @@ def _ending(final: Final) -> str:
     if final.lost:
         parts.append(f"attempt lost: {final.lost}")
     if final.exit_code is not None:
-        parts.append(f"exit code {final.exit_code}")
+        by_itself = "" if final.drains else " (the job ended by itself)"
+        parts.append(f"exit code {final.exit_code}{by_itself}")
     if final.fenced_by is not None:
         parts.append(f"fenced by epoch {final.fenced_by}")
     if final.committed is not None:
         parts.append(f"committed {final.committed.generation_id} (step {final.committed.step})")
-    if final.requeue is not None:
+    if final.requeue is not None and final.requeue.cause != "finished":
         parts.append(f"the replacement resumes at step {final.requeue.resume_step}")
     total = sum(final.event_counts.values())
     odd = [f"{n} {what}" for what, n in final.event_counts.items() if what != APPLIED and n]
