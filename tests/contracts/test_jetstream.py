@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import uuid
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from drainfsm.errors import (
     RecordRefusedError,
     RecordUnreadableError,
 )
+from drainfsm.log import jetstream
 from drainfsm.log.embedded import EmbeddedServer, server_binary
 from drainfsm.log.jetstream import STREAM, Connection, connect
 from drainfsm.testing.logs import Proxy, records_of
@@ -207,25 +208,22 @@ def test_a_port_where_nobody_speaks_nats_is_told() -> None:
     asyncio.run(scene())
 
 
-def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
-    command = [server_binary(), "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", str(tmp_path)]
+def test_a_server_without_jetstream_is_told() -> None:
+    async def scene(url: str) -> None:
+        connection = await connect(url, timeout_s=30)
+        with pytest.raises(BrokerError, match="JetStream is off"):
+            await connection.ensure_stream()
+        with pytest.raises(BrokerError, match="JetStream is off"):
+            await connection.read_job("job")
+        await connection.close()
+
+    command = [server_binary(), "-a", "127.0.0.1", "-p", "-1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        while "Server is ready" not in server.stderr.readline():
-            assert server.poll() is None
-        (ports,) = tmp_path.glob("*.ports")
-        (url,) = json.loads(ports.read_text())["nats"]
-
-        async def scene() -> None:
-            connection = await connect(url, timeout_s=30)
-            with pytest.raises(BrokerError, match="JetStream is off"):
-                await connection.ensure_stream()
-            with pytest.raises(BrokerError, match="JetStream is off"):
-                await connection.read_job("job")
-            await connection.close()
-
         try:
-            asyncio.run(scene())
+            assert server.stderr is not None
+            told = re.compile(r"Listening for client connections on (\S+)")
+            (address,) = next(filter(None, map(told.search, server.stderr))).groups()
+            asyncio.run(scene(f"nats://{address}"))
         finally:
             server.kill()
 
@@ -296,14 +294,19 @@ def test_a_job_is_read_over_its_attempts_and_nothing_of_others(
     asyncio.run(scene())
 
 
-def test_a_history_of_many_batches_is_whole(own_nats_server: EmbeddedServer, job: str) -> None:
-    records = records_of(job, 45_000)
+def test_a_history_of_many_batches_is_whole(
+    nats_server: EmbeddedServer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jetstream, "BATCH_RECORDS", 100)
+    records = records_of(job, 1_050)
 
     async def scene() -> None:
-        async with connected(own_nats_server) as connection:
+        async with connected(nats_server) as connection:
             await connection.ensure_stream()
             await pour(connection, records)
-            assert await connection.read_job(job) == records
+            for count in (1_050, 1_000, 100, 99, 1):
+                assert await connection.read_job(job) == records
+                monkeypatch.setattr(jetstream, "BATCH_RECORDS", count)
 
     asyncio.run(scene())
 
