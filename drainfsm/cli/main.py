@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -48,6 +49,8 @@ exit codes:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code. Errors that drainfsm raises on purpose become one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a log may hold what the terminal cannot show
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()

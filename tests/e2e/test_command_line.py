@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from drainfsm.core import inputs as i
+from drainfsm.core.codec import encode_lines
+from drainfsm.testing.scenario import Scenario
+
 DRAINFSM = str(Path(sys.executable).with_name("drainfsm"))
 WAIT_S = 120
 JOB = "import sys, time; print('up', flush=True); time.sleep(600)"
@@ -134,3 +138,42 @@ def test_a_typo_stops_the_job_before_anything_is_claimed(
     assert done.returncode == 2
     assert "did you mean DRAINFSM_GRACE?" in done.stderr
     assert not (tmp_path / "store").exists()
+
+
+def test_a_reader_that_has_enough_ends_the_command_quietly(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    scenario = Scenario()
+    for count in range(2_000):  # far more than a pipe holds
+        since = None if count % 2 else scenario.now_unix_ms
+        scenario.when(i.ReportSource(source="aws", node=0, since_unix_ms=since, detail="down"))
+    (tmp_path / "long.jsonl").write_bytes(encode_lines(scenario.history))
+    command = subprocess.Popen(
+        [DRAINFSM, "replay", "--json", "--file", "long.jsonl"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert command.stdout is not None
+    assert command.stderr is not None
+    assert "attempt_started" in command.stdout.readline()
+    command.stdout.close()
+    assert command.wait(timeout=WAIT_S) == 141
+    assert command.stderr.read() == ""
+    command.stderr.close()
+
+
+def test_a_terminal_that_knows_only_ascii_is_no_reason_to_fail(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    body = b'{"kind":"moon_phase","text":"\xe2\x98\xbe"}'
+    record = (
+        b'{"v":1,"id":"a","job_id":"j","epoch":1,"follows":0,"at_unix_ms":5,"events":[%s]}' % body
+    )
+    (tmp_path / "odd.jsonl").write_bytes(record + b"\n")
+    ascii_only = environment | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = _drainfsm(tmp_path, ascii_only, "replay", "--file", "odd.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "[unknown] moon_phase" in done.stdout
