@@ -112,12 +112,12 @@ class _Aws:
         name: str,
         read: Callable[[], Awaitable[Reading]],
         *,
-        poll_s: float = ADVISORY_POLL_S,
+        poll_s: float | None = None,
     ) -> Signal:
         return Signal(
             name=name,
             read=read,
-            poll_s=max(poll_s, self._options.poll_s),
+            poll_s=max(poll_s or ADVISORY_POLL_S, self._options.poll_s),
             unknown_s=self._options.unknown_s,
             confirm_count=2,
         )

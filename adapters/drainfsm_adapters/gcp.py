@@ -80,9 +80,12 @@ class UpcomingMaintenance(msgspec.Struct):
 class LongPoll:
     """One key. Read once, then every read returns when the value changes, or after a while."""
 
-    def __init__(self, client: MetadataClient, key: str, *, hold_s: float) -> None:
+    def __init__(
+        self, client: MetadataClient, key: str, *, accept: Callable[[str], bool], hold_s: float
+    ) -> None:
         self._client = client
         self._key = key
+        self._accept = accept
         self._hold_s = hold_s
         self._etag = ""
         self._value = ""
@@ -102,6 +105,8 @@ class LongPoll:
         reply = await fetch(self._client, path, timeout_s=limit_s)
         if reply.status != 200:
             raise NoAnswerError(f"{self._key} is answered {reply.status}")
+        if not self._accept(reply.text):
+            raise NoAnswerError(f"garbage: {reply.text[:40]!r}")
         self._note(reply, waited=bool(etag))
         self._etag = reply.headers.get("etag", "")
         return self._value
@@ -150,8 +155,16 @@ class _Gcp:
     def __init__(self, client: MetadataClient, options: GcpOptions) -> None:
         self._client = client
         self._options = options
-        self._preempted_key = LongPoll(client, "preempted", hold_s=options.long_poll_s)
-        self._event_key = LongPoll(client, "maintenance-event", hold_s=options.long_poll_s)
+        hold_s = options.long_poll_s
+        self._preempted_key = LongPoll(
+            client, "preempted", accept=lambda value: value in ("FALSE", "TRUE"), hold_s=hold_s
+        )
+        self._event_key = LongPoll(
+            client,
+            "maintenance-event",
+            accept=lambda value: value == "NONE" or value.endswith("_ON_HOST_MAINTENANCE"),
+            hold_s=hold_s,
+        )
 
     def platform(self) -> Platform:
         every = {
@@ -192,8 +205,6 @@ class _Gcp:
         value = await self._preempted_key.read()
         if value == "FALSE":
             return NONE
-        if value != "TRUE":
-            raise NoAnswerError(f"garbage: {value[:40]!r}")
         lead_s = self._options.preempted_s + self._options.preemption_notice_s
         observed = Observed(
             key="preempted",
@@ -208,8 +219,6 @@ class _Gcp:
         value = await self._event_key.read()
         if value == "NONE" or (value.startswith("MIGRATE") and not self._options.migrate):
             return NONE
-        if not value.endswith("_ON_HOST_MAINTENANCE"):
-            raise NoAnswerError(f"garbage: {value[:40]!r}")
         observed = Observed(
             key="maintenance-event",
             cause="host_maintenance",

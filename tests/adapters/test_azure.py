@@ -1,0 +1,241 @@
+"""Scheduled Events: whose they are, when they begin, and who says that they may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from drainfsm.core.notice import NoticeClass
+from drainfsm.testing.adapter_contract import context_for
+from drainfsm.testing.metadata import AzureMetadataServer, Fault
+from drainfsm.testing.notice_sink import RecordingSink, watching
+from drainfsm_adapters import azure
+
+HARD, SOFT = NoticeClass.HARD, NoticeClass.SOFT
+Story = Callable[[AzureMetadataServer, RecordingSink], Awaitable[None]]
+EVENTS = "scheduledevents"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> AzureMetadataServer:
+    """Not started yet; its VM is ``gpu-0``."""
+    made = AzureMetadataServer()
+    with made:
+        pass  # has a port now
+    monkeypatch.setenv(made.variable, made.endpoint)
+    return made
+
+
+def play(server: AzureMetadataServer, story: Story, **options: str) -> RecordingSink:
+    async def run() -> RecordingSink:
+        async with watching(azure.adapter(context_for(options))) as sink:
+            await story(server, sink)
+            return sink
+
+    with server:
+        return asyncio.run(run())
+
+
+def left(server: AzureMetadataServer, story: Story, **options: str) -> str:
+    """What ``left`` says after the story, on the agent of this VM."""
+
+    async def run() -> str:
+        adapter = azure.adapter(context_for(options))
+        async with watching(adapter) as sink:
+            await story(server, sink)
+            assert server.approved == [], "never before the whole job has left"
+            return await adapter.left(requeue=True, timeout_ms=20_000)
+
+    with server:
+        return asyncio.run(run())
+
+
+async def polls(server: AzureMetadataServer, *, count: int = 2) -> None:
+    seen = server.count(EVENTS)
+    while server.count(EVENTS) < seen + count:
+        await asyncio.sleep(0.02)
+
+
+async def one_notice(server: AzureMetadataServer, sink: RecordingSink) -> None:
+    await sink.until(lambda: bool(sink.notices))
+
+
+async def two_polls(server: AzureMetadataServer, sink: RecordingSink) -> None:
+    await polls(server, count=3)
+
+
+@pytest.mark.parametrize(
+    ("event_type", "notice_class", "cause"),
+    [
+        ("Preempt", HARD, "spot_interruption"),
+        ("Terminate", SOFT, "scale_in"),
+        ("Reboot", SOFT, "host_maintenance"),
+        ("Redeploy", SOFT, "host_maintenance"),
+        ("Freeze", SOFT, "host_maintenance"),
+    ],
+)
+def test_a_scheduled_event_is_a_notice_at_its_not_before(
+    server: AzureMetadataServer, event_type: str, notice_class: NoticeClass, cause: str
+) -> None:
+    event_id, at = server.schedule(event_type, in_ms=600_000)
+    notice = play(server, one_notice).notices[0]
+    assert (notice.notice_class, notice.cause) == (notice_class, cause)
+    assert notice.native_id == f"gpu-0/{event_id}"
+    assert notice.deadline_unix_ms is not None
+    assert abs(notice.deadline_unix_ms - at) <= notice.clock_skew_ms
+
+
+@pytest.mark.parametrize(("duration_s", "count"), [(0, 0), (5, 0), (9, 1), (30, 1), (-1, 1)])
+def test_a_freeze_known_to_be_short_is_ridden_out(
+    server: AzureMetadataServer, duration_s: int, count: int
+) -> None:
+    server.schedule("Freeze", in_ms=900_000, duration_s=duration_s)
+    assert len(play(server, two_polls).identities) == count
+
+
+def test_an_event_of_other_vms_is_none_of_ours(server: AzureMetadataServer) -> None:
+    server.schedule("Reboot", in_ms=900_000, resources=("gpu-7", "gpu-00"))
+    assert play(server, two_polls).notices == []
+
+
+def test_an_event_that_has_begun_is_hard_and_due_now(server: AzureMetadataServer) -> None:
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        event_id, _ = server.schedule("Reboot", in_ms=900_000)
+        await sink.until(lambda: bool(sink.notices))
+        server.start_event(event_id)
+        await sink.until(lambda: len(sink.notices) == 2)
+        server.remove(event_id)
+        await polls(server)
+
+    sink = play(server, story)
+    before, begun = sink.notices
+    assert before.identity == begun.identity
+    assert (before.notice_class, begun.notice_class) == (SOFT, HARD)
+    assert begun.deadline_unix_ms == begun.received_unix_ms
+    assert sink.withdrawals == [], "it is over, it was not cancelled"
+
+
+def test_a_hardware_failure_is_due_now(server: AzureMetadataServer) -> None:
+    server.fail_hardware()
+    notice = play(server, one_notice).notices[0]
+    assert notice.notice_class is HARD
+    assert notice.deadline_unix_ms == notice.received_unix_ms
+
+
+def test_an_event_that_disappears_before_it_begins_is_withdrawn(
+    server: AzureMetadataServer,
+) -> None:
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        event_id, _ = server.schedule("Redeploy", in_ms=600_000)
+        await sink.until(lambda: bool(sink.notices))
+        server.remove(event_id)
+        await sink.until(lambda: bool(sink.withdrawals))
+
+    assert play(server, story).standing == {}
+
+
+def test_a_preemption_that_disappears_stands(server: AzureMetadataServer) -> None:
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        event_id, _ = server.schedule("Preempt", in_ms=30_000)
+        await sink.until(lambda: bool(sink.notices))
+        server.remove(event_id)
+        await polls(server)
+
+    assert play(server, story).withdrawals == []
+
+
+def test_events_missing_from_an_unchanged_incarnation_are_unknown_not_gone(
+    server: AzureMetadataServer,
+) -> None:
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        server.schedule("Redeploy", in_ms=600_000)
+        await sink.until(lambda: bool(sink.notices))
+        server.lose_events()
+        await sink.until(lambda: bool(sink.silences))
+
+    sink = play(server, story, unknown_s="0.1")
+    assert sink.withdrawals == []
+    assert "unchanged incarnation" in sink.silences[0].detail
+
+
+def test_a_first_call_that_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than any other call may take, and nothing is reported meanwhile."""
+    server = AzureMetadataServer(first_call_s=3.0)
+    server.schedule("Preempt", in_ms=60_000)
+    with server:
+        monkeypatch.setenv(server.variable, server.endpoint)
+    sink = play(server, one_notice, timeout_s="1", unknown_s="1")
+    assert sink.silences == []
+    assert server.count(EVENTS) == 1
+
+
+def test_events_are_not_ours_before_the_own_name_is_known(server: AzureMetadataServer) -> None:
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        await sink.until(lambda: bool(sink.silences))
+        assert sink.notices == []
+        server.heal()
+        await sink.until(lambda: bool(sink.notices))
+
+    server.schedule("Preempt", in_ms=30_000)
+    server.fail(Fault.UNAVAILABLE, part="compute/name")
+    sink = play(server, story, unknown_s="0.1")
+    assert "or set vm_name" in sink.silences[0].detail
+
+
+def test_the_own_name_may_be_configured(server: AzureMetadataServer) -> None:
+    server.schedule("Preempt", in_ms=30_000, resources=("gpu-3",))
+    assert play(server, one_notice, vm_name="gpu-3").identities[0].startswith("azure/gpu-3/")
+
+
+# --- acknowledgement ----------------------------------------------------------------------------
+
+
+def test_the_own_event_may_begin_once_the_job_has_left(server: AzureMetadataServer) -> None:
+    event_id, _ = server.schedule("Redeploy", in_ms=600_000)
+    assert left(server, one_notice) == f"acknowledged {event_id}"
+    assert server.approved == [event_id]
+
+
+def test_an_event_for_strangers_is_not_acknowledged(server: AzureMetadataServer) -> None:
+    event_id, _ = server.schedule("Reboot", in_ms=600_000, resources=("gpu-0", "db-1"))
+    assert f"{event_id} also hits db-1" in left(server, one_notice)
+    assert server.approved == []
+
+
+def test_one_vm_of_the_job_acknowledges_for_all(server: AzureMetadataServer) -> None:
+    event_id, _ = server.schedule("Reboot", in_ms=600_000, resources=("gpu-1", "gpu-0"))
+    job_vms = "gpu-0, gpu-1, gpu-2"
+    second = left(server, one_notice, vm_name="gpu-1", job_vms=job_vms)
+    assert (second, server.approved) == ("nothing to acknowledge", [])
+    assert left(server, one_notice, vm_name="gpu-0", job_vms=job_vms).startswith("acknowledged")
+    assert server.approved == [event_id]
+
+
+def test_what_has_begun_or_was_cancelled_is_not_acknowledged(server: AzureMetadataServer) -> None:
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        begun, _ = server.schedule("Reboot", in_ms=600_000)
+        cancelled, _ = server.schedule("Redeploy", in_ms=600_000)
+        await sink.until(lambda: len(sink.notices) == 2)
+        server.start_event(begun)
+        server.remove(cancelled)
+        await sink.until(lambda: bool(sink.withdrawals))
+
+    assert left(server, story) == "nothing to acknowledge"
+    assert server.approved == []
+
+
+def test_acknowledgement_may_be_switched_off(server: AzureMetadataServer) -> None:
+    server.schedule("Redeploy", in_ms=600_000)
+    assert left(server, one_notice, acknowledge="false") == "acknowledge = false"
+    assert server.approved == []
+
+
+def test_an_endpoint_that_is_gone_by_then_is_told_not_raised(server: AzureMetadataServer) -> None:
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        server.schedule("Redeploy", in_ms=600_000)
+        await sink.until(lambda: bool(sink.notices))
+        server.stop()
+
+    assert left(server, story).startswith("not acknowledged: ")
