@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.errors import ConfigError, CoordinatorLostError
+from drainfsm.runtime import auth
 from drainfsm.runtime import node_messages as n
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -47,6 +48,9 @@ def check(config: RunConfig) -> None:
         raise ConfigError(
             "token: is needed with more than one node; set the same secret DRAINFSM_TOKEN on each"
         )
+    if config.nnodes > 1:
+        auth.server_tls(config)
+        auth.client_tls(config)
 
 
 class Agent:
@@ -111,6 +115,9 @@ class Agent:
             await link.run(node.on_order)
         except CoordinatorLostError as error:
             node.lose(f"{error}: the attempt is lost")
+        except Exception as error:
+            node.lose(f"a bug in handling an order: {error!r}")
+            raise
 
     async def _say_goodbye(self, hearing: Hearing, left: n.JobLeft) -> None:
         """Adapters' last acts and the shipper's last records, side by side, within the time."""

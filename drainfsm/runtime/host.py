@@ -14,7 +14,7 @@ from drainfsm.runtime.attempt import Attempt, claim_attempt
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import Coordinator
-from drainfsm.runtime.hub import Hub
+from drainfsm.runtime.hub import Hub, bind
 from drainfsm.runtime.link import LocalLink
 from drainfsm.runtime.tasks import Tasks
 from drainfsm.runtime.threads import in_thread
@@ -61,11 +61,18 @@ class Host:
             StoreError, CheckpointError, LogError: the attempt could not be claimed.
             NodeRankTakenError: another coordinator has the address.
         """
-        attempt = await in_thread("claim", lambda: claim_attempt(config, clock, warn=warn))
+        bound = bind(config) if config.nnodes > 1 else None
+        try:
+            attempt = await in_thread("claim", lambda: claim_attempt(config, clock, warn=warn))
+        except BaseException:
+            if bound is not None:
+                bound.close()
+            raise
         coordinator = Coordinator(attempt, config, clock, warn=warn)
-        hub = Hub(coordinator, config, warn=warn) if config.nnodes > 1 else None
-        if hub is not None:
-            await hub.listen()
+        hub = None
+        if bound is not None:
+            hub = Hub(coordinator, config, warn=warn)
+            await hub.listen(bound)
         host = cls(config, attempt, coordinator, hub, warn)
         host._write_info("")
         tasks.start(host._run())

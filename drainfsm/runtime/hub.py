@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -18,6 +19,25 @@ from drainfsm.runtime.streams import read_message, write_message
 HANDSHAKE_S = 10.0
 
 
+def bind(config: RunConfig) -> socket.socket:
+    """The coordinator's address, taken before the job is claimed: two agents of node rank 0 must
+    not fence each other by mistake.
+
+    Raises:
+        NodeRankTakenError: the address is in use, or is not this node's.
+    """
+    host, _, port = config.coordinator.rpartition(":")
+    host = host.strip("[]")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        return socket.create_server(found[0][4][:2], family=found[0][0], reuse_port=False)
+    except OSError as error:
+        raise NodeRankTakenError(
+            f"cannot listen at {config.coordinator}: {error.strerror or error}. Does another agent "
+            "with node rank 0 run there? --coordinator must name the node of node rank 0"
+        ) from error
+
+
 class Hub:
     def __init__(
         self, coordinator: Coordinator, config: RunConfig, *, warn: Callable[[str], None]
@@ -28,18 +48,10 @@ class Hub:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
-    async def listen(self) -> None:
-        """Raises: NodeRankTakenError: the address is in use, or cannot be bound."""
-        host, _, port = self._config.coordinator.rpartition(":")
-        try:
-            self._server = await asyncio.start_server(
-                self._connected, host.strip("[]"), int(port), ssl=auth.server_tls(self._config)
-            )
-        except OSError as error:
-            raise NodeRankTakenError(
-                f"cannot listen at {self._config.coordinator}: {error.strerror or error}. Does "
-                "another agent with node rank 0 run there? --coordinator must name this node"
-            ) from error
+    async def listen(self, bound: socket.socket) -> None:
+        self._server = await asyncio.start_server(
+            self._connected, sock=bound, ssl=auth.server_tls(self._config)
+        )
 
     async def close(self) -> None:
         """What was sent is delivered, if the peers read it within a moment."""

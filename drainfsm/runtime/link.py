@@ -86,14 +86,13 @@ class TcpLink:
         write_message(self._writer, message)
 
     async def run(self, on_order: OnOrder) -> None:
-        async with asyncio.TaskGroup() as group:
-            beat = group.create_task(self._beat())
-            try:
-                await self._read(on_order)
-            except ProtocolError as error:
-                raise CoordinatorLostError(f"{error}") from error
-            finally:
-                beat.cancel()
+        beat = asyncio.get_running_loop().create_task(self._beat())
+        try:
+            await self._read(on_order)
+        except ProtocolError as error:
+            raise CoordinatorLostError(f"{error}") from error
+        finally:
+            beat.cancel()
 
     async def _read(self, on_order: OnOrder) -> None:
         codec: Codec[n.ToNode] = Codec(n.ToNode)

@@ -23,8 +23,10 @@ from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.records import Record
 from drainfsm.core.state import State
 from drainfsm.log.journal import journals, read_journal
+from drainfsm.testing.toy_rank import TOY_PORT
 
 F = TypeVar("F", bound=Event)
+R = TypeVar("R")
 
 WAIT_S = 60.0
 """Generous: it finds what hangs, on a machine with many guests, and measures nothing."""
@@ -76,9 +78,9 @@ class RunningJob:
         allowances: Allowances = QUICK,
         checkpoint: CheckpointSettings | None = None,
         variables: dict[str, str] | None = None,
-        **settings: object,
+        settings: dict[str, object] | None = None,
     ) -> Agent:
-        """The agent of one node, as a process."""
+        """The agent of one node, as a process. ``settings``: more of its ``RunConfig``."""
         config: dict[str, object] = {
             "job": self.job,
             "store": str(self.store),
@@ -92,7 +94,7 @@ class RunningJob:
             "grace_s": grace_s,
             "allowances": allowances,
             "checkpoint": checkpoint or CheckpointSettings(),
-            **settings,
+            **(settings or {}),
         }
         agent = Agent(
             self,
@@ -101,6 +103,22 @@ class RunningJob:
         )
         self.agents.append(agent)
         return agent
+
+    def toy(self, *options: str, ranks: int = 1) -> tuple[str, ...]:
+        """The command of one node with so many toy ranks; see ``drainfsm.testing.toy_rank``."""
+        command = (*TOY, "--trace", str(self.trace), *options)
+        return command if ranks == 1 else (*TOY_LAUNCHER, str(ranks), *command)
+
+    def start_toys(
+        self, *options: str, ranks: int = 2, grace_s: float = 20.0, **settings: object
+    ) -> None:
+        """All nodes, with ranks that wait for each other after every step."""
+        variables = {TOY_PORT: str(free_port())}
+        command = self.toy(*options, ranks=ranks)
+        for node in range(self.nnodes):
+            self.start(
+                command, node_rank=node, grace_s=grace_s, variables=variables, settings=settings
+            )
 
     def records(self, epoch: int = 1) -> list[Record]:
         path = journals(self.state_dir, self.job).get(epoch)
@@ -127,16 +145,23 @@ class RunningJob:
 
         return self.wait(found, what=f"{kind.__name__} in epoch {epoch}")
 
-    def wait(self, found: Callable[[], F | None], *, what: str) -> F:
+    def wait(self, found: Callable[[], R | None], *, what: str) -> R:
+        """What ``found`` returns, once it returns something. Fails when every agent has ended."""
+        return self._wait(found, what, agents_run=True)
+
+    def wait_anyway(self, found: Callable[[], R | None], *, what: str) -> R:
+        """The same, whether or not an agent runs."""
+        return self._wait(found, what, agents_run=False)
+
+    def _wait(self, found: Callable[[], R | None], what: str, *, agents_run: bool) -> R:
         give_up = time.monotonic() + WAIT_S
         while time.monotonic() < give_up:
+            over = all(agent.process.poll() is not None for agent in self.agents)
             if (result := found()) is not None:
                 return result
-            if all(agent.process.poll() is not None for agent in self.agents):
+            if over and agents_run:
                 break
             time.sleep(POLL_S)
-        if (result := found()) is not None:
-            return result
         told = "\n".join(agent.output() for agent in self.agents)
         raise AssertionError(f"no {what}; the agents said:\n{told}\n{self._kinds()}")
 

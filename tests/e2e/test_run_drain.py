@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from drainfsm.core import events as e
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import Phase
-from drainfsm.testing.running import TOY, TOY_LAUNCHER, RunningJob, free_port, running_job
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[RunningJob]:
-    with running_job(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[RunningJob]:
-    """Two nodes on this machine."""
-    with running_job(tmp_path, nnodes=2) as running:
-        yield running
-
-
-def toy(job: RunningJob, *options: str, ranks: int = 1) -> tuple[str, ...]:
-    command = (*TOY, "--trace", str(job.trace), *options)
-    return command if ranks == 1 else (*TOY_LAUNCHER, str(ranks), *command)
-
-
-def start_pair(job: RunningJob, *options: str, **settings: object) -> None:
-    variables = {"TOY_PORT": str(free_port())}
-    for node in range(2):
-        command = toy(job, *options, ranks=2)
-        job.start(command, node_rank=node, variables=variables, **settings)  # type: ignore[arg-type]
+from drainfsm.testing.running import RunningJob
 
 
 def test_one_rank_saves_leaves_and_comes_back_at_the_next_step(job: RunningJob) -> None:
-    agent = job.start(toy(job))
+    agent = job.start(job.toy())
     job.wait_for(e.HealthyStepReached)
     agent.signal()
     assert agent.wait() == 75
@@ -48,7 +19,7 @@ def test_one_rank_saves_leaves_and_comes_back_at_the_next_step(job: RunningJob) 
     assert job.steps(0)[-1] == published.step
     assert job.state().phase is Phase.EXITED
 
-    again = job.start(toy(job, "--steps", str(published.step + 5)))
+    again = job.start(job.toy("--steps", str(published.step + 5)))
     assert again.wait() == 0
     restored = job.find(e.CheckpointRestored, epoch=2)[0]
     assert restored.generation_id == published.generation_id
@@ -59,7 +30,7 @@ def test_one_rank_saves_leaves_and_comes_back_at_the_next_step(job: RunningJob) 
 
 
 def test_two_nodes_stop_at_one_step_whichever_node_hears(pair: RunningJob) -> None:
-    start_pair(pair)
+    pair.start_toys()
     pair.wait_for(e.HealthyStepReached)
     pair.agents[1].signal(signal.SIGUSR1)
     assert [agent.wait() for agent in pair.agents] == [75, 75]
@@ -78,7 +49,7 @@ def test_a_window_too_short_for_a_save_resumes_from_the_last_periodic_one(
     job: RunningJob,
 ) -> None:
     settings = CheckpointSettings(every_steps=10)
-    agent = job.start(toy(job, "--every", "10"), grace_s=3.0, checkpoint=settings)
+    agent = job.start(job.toy("--every", "10"), grace_s=3.0, checkpoint=settings)
     committed = job.wait_for(e.CheckpointCommitted, count=2)
     agent.signal()
     assert agent.wait() == 75
@@ -93,7 +64,7 @@ def test_a_window_too_short_for_a_save_resumes_from_the_last_periodic_one(
 
 def test_ranks_that_skip_leave_together(pair: RunningJob) -> None:
     """No rank may be left waiting for one that has gone."""
-    start_pair(pair, grace_s=3.0)
+    pair.start_toys(grace_s=3.0)
     pair.wait_for(e.HealthyStepReached)
     pair.agents[0].signal()
     assert [agent.wait() for agent in pair.agents] == [75, 75]
@@ -103,7 +74,7 @@ def test_ranks_that_skip_leave_together(pair: RunningJob) -> None:
 
 
 def test_a_job_that_ends_by_itself_gives_its_own_exit_code(job: RunningJob) -> None:
-    agent = job.start(toy(job, "--steps", "3", "--exit-code", "7"))
+    agent = job.start(job.toy("--steps", "3", "--exit-code", "7"))
     assert agent.wait() == 7
     assert job.find(e.AttemptFinished)[0].exit_code == 7
     requeue = job.state().requeue
@@ -112,7 +83,7 @@ def test_a_job_that_ends_by_itself_gives_its_own_exit_code(job: RunningJob) -> N
 
 
 def test_exit_codes_survive_a_launcher_that_flattens_them(job: RunningJob) -> None:
-    agent = job.start(toy(job, "--die", "1@5@85", ranks=2))
+    agent = job.start(job.toy("--die", "1@5@85", ranks=2))
     job.wait_for(e.HealthyStepReached)
     # rank 0 goes on for ever: the launcher waits for it, as torchrun would not
     job.wait(lambda: job.steps(0)[20:] or None, what="twenty steps of rank 0")
