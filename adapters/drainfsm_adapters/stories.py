@@ -202,8 +202,8 @@ def plays() -> dict[tuple[str, str], tuple[Expected, Told]]:
     return dict(sorted(found.items(), key=lambda play: list(STAGES).index(play[0][0])))
 
 
-async def play_all() -> list[Row]:
-    turns = asyncio.Semaphore(AT_ONCE_MAX)
+async def play_all(*, at_once_max: int = AT_ONCE_MAX) -> list[Row]:
+    turns = asyncio.Semaphore(at_once_max)
 
     async def play(cloud: str, story: str, expected: Expected, told: Told) -> Row:
         async with turns:

@@ -7,6 +7,9 @@ import asyncio
 from drainfsm.runtime.sources import AdapterContext, AdapterFactory
 from drainfsm.testing.notice_sink import RecordingSink
 
+SETTLE_S = 0.2
+"""A watch that fails, or ends, mostly does so at once."""
+
 PROMPT_S = 10.0
 """An agent that leaves waits no longer for a source to end."""
 
@@ -18,12 +21,20 @@ def context_for(options: dict[str, str] | None = None) -> AdapterContext:
     )
 
 
-async def check_adapter(factory: AdapterFactory, context: AdapterContext) -> RecordingSink:
-    """Raises: AssertionError: the adapter breaks the contract; the message says where."""
+async def check_adapter(
+    factory: AdapterFactory, context: AdapterContext, *, notice_count: int = 0
+) -> RecordingSink:
+    """What the adapter said, once it has given so many notices and was cancelled.
+
+    Raises:
+        AssertionError: the adapter breaks the contract; the message says where.
+        TimeoutError: it gave fewer notices.
+    """
     adapter = factory(context)
     sink = RecordingSink()
     watch = asyncio.create_task(adapter.watch(sink))
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(SETTLE_S)
+    await sink.until(lambda: len(sink.notices) >= notice_count, timeout_s=PROMPT_S)
     if watch.done():  # a platform that tells nothing
         watch.result()
     watch.cancel()
