@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import Protocol
+
+
+class TimeSource(Protocol):
+    """The part of ``time`` that is read here."""
+
+    def time_ns(self) -> int: ...
+    def monotonic_ns(self) -> int: ...
 
 
 class Clock:
     """UTC milliseconds that no step of the wall clock moves."""
 
-    def __init__(self) -> None:
-        self._wall_ns = time.time_ns()
-        self._monotonic_ns = time.monotonic_ns()
+    def __init__(self, source: TimeSource = time) -> None:
+        self._source = source
+        self._wall_ns = source.time_ns()
+        self._monotonic_ns = source.monotonic_ns()
 
     def now_unix_ms(self) -> int:
-        return (self._wall_ns + time.monotonic_ns() - self._monotonic_ns) // 1_000_000
+        return (self._wall_ns + self._source.monotonic_ns() - self._monotonic_ns) // 1_000_000
 
     def seconds_until(self, unix_ms: int) -> float:
         """Never negative."""
@@ -23,3 +33,8 @@ class Clock:
 def monotonic_ms() -> int:
     """For durations inside one process."""
     return time.monotonic_ns() // 1_000_000
+
+
+def loop_ms() -> int:
+    """The same inside an event loop, by the loop's own clock."""
+    return int(asyncio.get_running_loop().time() * 1_000)

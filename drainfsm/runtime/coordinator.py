@@ -21,6 +21,7 @@ from drainfsm.runtime.effects import Effects
 from drainfsm.runtime.ending import Ending, Outcome
 from drainfsm.runtime.gather import Gather
 from drainfsm.runtime.ledger import Decided, Ledger
+from drainfsm.runtime.narration import narrate
 from drainfsm.runtime.nodes import Nodes, Send
 from drainfsm.runtime.saves import Saves
 from drainfsm.runtime.tasks import Tasks
@@ -200,6 +201,9 @@ class Coordinator:
         if self.follower is not None:
             self.follower.poke()
         state = decided.state
+        for event in decided.events:
+            if (line := narrate(event)) is not None:
+                self._warn(line)
         effects = [effect for event in decided.events for effect in effects_of(event, state)]
         self._effects.run(effects, state)
         self._ending.decided(state)

@@ -13,7 +13,7 @@ from drainfsm.core.requeue import RequeueRecord
 from drainfsm.core.state import Phase, State
 from drainfsm.errors import DrainfsmError
 from drainfsm.runtime import node_messages as n
-from drainfsm.runtime.clock import Clock, monotonic_ms
+from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.ending import Ending
 from drainfsm.runtime.gather import Gather
@@ -166,7 +166,7 @@ class Effects:
         if not self._config.cordon:
             self._ledger.submit(i.ReportCordon(outcome="not_configured", duration_ms=0))
             return
-        began_ms = monotonic_ms()
+        began_ms = loop_ms()
         joined = set(self._nodes.joined)
         asked = {self._config.node_rank} if names else (self._heard & joined) or joined
         self._cordons.clear()
@@ -186,7 +186,7 @@ class Effects:
         self._ledger.submit(
             i.ReportCordon(
                 outcome=outcome,
-                duration_ms=monotonic_ms() - began_ms,
+                duration_ms=loop_ms() - began_ms,
                 detail="; ".join(told)[:500],
             )
         )
@@ -196,7 +196,7 @@ class Effects:
     def _hold(self, answer_by_unix_ms: int) -> None:
         self._gather.begin_hold()
         self._all_held.clear()
-        self._held_at_ms = monotonic_ms()
+        self._held_at_ms = loop_ms()
         self._nodes.tell(n.HoldNode(answer_by_unix_ms=answer_by_unix_ms))
 
     def held(self, node: int, message: n.NodeHeld) -> None:
@@ -224,7 +224,7 @@ class Effects:
         """Where no stop step was agreed: the ranks leave together all the same, if they can."""
         if self._held_at_ms is None:
             self._hold(kill_by_unix_ms)
-        waited_s = (monotonic_ms() - (self._held_at_ms or 0)) / 1_000
+        waited_s = (loop_ms() - (self._held_at_ms or 0)) / 1_000
         wait_s = min(POSITIONS_S - waited_s, self._clock.seconds_until(kill_by_unix_ms) / 4)
         try:
             async with asyncio.timeout(max(0.0, wait_s)):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from drainfsm.core.notice import Notice
-from drainfsm.runtime.clock import Clock, monotonic_ms
+from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.sources import Adapter, AdapterContext, load_adapter
 from drainfsm.runtime.tasks import Tasks
@@ -93,7 +93,7 @@ class Hearing:
     async def _watch(self, name: str, sink: Sink, ears: Ears) -> None:
         pause_s = RESTART_S
         while True:
-            began_ms = monotonic_ms()
+            began_ms = loop_ms()
             try:
                 await self._adapters[name].watch(sink)
                 detail = "the source stopped by itself"
@@ -102,7 +102,7 @@ class Hearing:
             self._warn(f"source {name}: {detail}; watched again in {pause_s:g} s")
             ears.source_state(name, self._clock.now_unix_ms(), detail)
             await asyncio.sleep(pause_s)
-            ran_ms = monotonic_ms() - began_ms
+            ran_ms = loop_ms() - began_ms
             pause_s = RESTART_S if ran_ms > 60_000 else min(RESTART_S_MAX, pause_s * 2)
 
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> tuple[str, str]:

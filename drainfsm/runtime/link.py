@@ -15,7 +15,7 @@ from drainfsm.errors import (
 )
 from drainfsm.runtime import auth
 from drainfsm.runtime import node_messages as n
-from drainfsm.runtime.clock import monotonic_ms
+from drainfsm.runtime.clock import loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import Coordinator
 from drainfsm.runtime.ipc import HANDSHAKE_BYTES_MAX, Codec
@@ -80,7 +80,7 @@ class TcpLink:
         self._reader = reader
         self._writer = writer
         self._config = config
-        self._heard_ms = monotonic_ms()
+        self._heard_ms = loop_ms()
 
     def send(self, message: n.FromNode) -> None:
         write_message(self._writer, message)
@@ -97,7 +97,7 @@ class TcpLink:
     async def _read(self, on_order: OnOrder) -> None:
         codec: Codec[n.ToNode] = Codec(n.ToNode)
         while (order := await read_message(self._reader, codec)) is not None:
-            self._heard_ms = monotonic_ms()
+            self._heard_ms = loop_ms()
             on_order(order)
         raise CoordinatorLostError("the coordinator closed the connection")
 
@@ -105,7 +105,7 @@ class TcpLink:
         while True:
             await asyncio.sleep(self._config.heartbeat_s)
             self.send(n.Heartbeat())
-            if monotonic_ms() - self._heard_ms > self._config.silence_s * 1_000:
+            if loop_ms() - self._heard_ms > self._config.silence_s * 1_000:
                 self._writer.transport.abort()  # the reader sees the end, and says so
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
         CoordinatorLostError: nothing answered for ``attach_s``.
     """
     host, _, port = config.coordinator.rpartition(":")
-    began_ms, told = monotonic_ms(), False
+    began_ms, told = loop_ms(), False
     while True:
         try:
             async with asyncio.timeout(HANDSHAKE_S):
@@ -130,7 +130,7 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
                     host.strip("[]"), int(port), ssl=auth.client_tls(config)
                 )
         except (OSError, TimeoutError) as error:
-            if monotonic_ms() - began_ms > config.attach_s * 1_000:
+            if loop_ms() - began_ms > config.attach_s * 1_000:
                 raise CoordinatorLostError(
                     f"no coordinator at {config.coordinator} within {config.attach_s:g} s "
                     f"({error}): is the agent of node 0 running, and can it be reached?"

@@ -23,6 +23,10 @@ class LocalSaves:
         self._report = report
         self._saves: dict[str, _LocalSave] = {}
         self._over: set[str] = set()
+        """Failed, given up or forgotten: nothing is reported of them any more."""
+
+        self._durable: set[str] = set()
+        """Reported durable; a rank may still find that they came to nothing."""
 
     def forget(self) -> None:
         """The ranks were restarted: what they had begun comes to nothing."""
@@ -37,6 +41,8 @@ class LocalSaves:
         """``ranks``: all of the node; None while they are not complete."""
         generation_id = message.generation_id
         if generation_id in self._over:
+            return
+        if generation_id in self._durable and not isinstance(message, m.SaveFailed):
             return
         save = self._saves.setdefault(generation_id, _LocalSave())
         match message:
@@ -79,7 +85,8 @@ class LocalSaves:
     ) -> None:
         if ranks is None or set(save.durable) != set(ranks):
             return
-        self.drop(generation_id)
+        self._saves.pop(generation_id, None)
+        self._durable.add(generation_id)
         files = save.durable.values()
         self._report(
             n.NodeDurable(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from drainfsm.runtime import node_messages as n
-from drainfsm.runtime.clock import monotonic_ms
+from drainfsm.runtime.clock import loop_ms
 
 Send = Callable[[n.ToNode], None]
 
@@ -20,7 +20,7 @@ class Nodes:
 
     def join(self, node: int, send: Send) -> None:
         self._sends[node] = send
-        self._heard_ms[node] = monotonic_ms()
+        self._heard_ms[node] = loop_ms()
 
     def leave(self, node: int) -> None:
         self._sends.pop(node, None)
@@ -30,10 +30,10 @@ class Nodes:
         return tuple(sorted(self._sends))
 
     def heard(self, node: int) -> None:
-        self._heard_ms[node] = monotonic_ms()
+        self._heard_ms[node] = loop_ms()
 
     def silent_for_ms(self, node: int) -> int:
-        return monotonic_ms() - self._heard_ms[node]
+        return loop_ms() - self._heard_ms[node]
 
     def tell(self, message: n.ToNode, nodes: Iterable[int] | None = None) -> None:
         """All nodes, or these. One that has gone is passed over: its loss is reported elsewhere."""

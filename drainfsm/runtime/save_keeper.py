@@ -12,7 +12,7 @@ from drainfsm.core.budget import Sample
 from drainfsm.core.state import State
 from drainfsm.errors import DrainfsmError, FencedError
 from drainfsm.runtime import node_messages as n
-from drainfsm.runtime.clock import Clock, monotonic_ms
+from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.ledger import Ledger
 from drainfsm.runtime.nodes import Nodes
 from drainfsm.runtime.publisher import Published, Publisher
@@ -165,7 +165,7 @@ class SaveKeeper:
             await asyncio.wait(self._periodic, timeout=timeout_s)
 
     async def _commit_periodic(self, written: Written) -> None:
-        state, began_ms = self._ledger.state, monotonic_ms()
+        state, began_ms = self._ledger.state, loop_ms()
         try:
             async with asyncio.timeout(PERIODIC_COMMIT_S):
                 published = await in_thread(
@@ -187,7 +187,7 @@ class SaveKeeper:
             save_bytes=written.total_bytes,
             store=state.store,
             durable_ms=written.durable_ms,
-            commit_ms=monotonic_ms() - began_ms,
+            commit_ms=loop_ms() - began_ms,
         )
         await self._ledger.submit(
             i.ReportCheckpoint(
