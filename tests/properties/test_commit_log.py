@@ -96,7 +96,7 @@ def commit_of(attempt_id: str, epoch: int, number: int, at_unix_ms: int) -> Comm
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_the_log_is_one_total_order_in_which_nothing_follows_a_newer_claim(
     data: st.DataObject,
@@ -135,7 +135,7 @@ def test_the_adversary_does_every_kind_of_harm_and_attempts_do_get_fenced() -> N
     """The property above is worth something only if these occur."""
     seen: set[str] = set()
 
-    @settings(max_examples=60, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=30, deadline=None, database=None, derandomize=True)
     @given(data=st.data())
     def explore(data: st.DataObject) -> None:
         world = World(data)

@@ -1,0 +1,181 @@
+"""How the ranks of one job agree about a save or a restore: a gloo group of their own.
+
+Training collectives never share it, so a save in the background cannot get into their order. What
+goes wrong on one rank is told to the others in place of its answer: none of them waits in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import msgspec
+import torch.distributed as dist
+
+import drainfsm.errors
+from drainfsm.errors import CheckpointError, ConfigError, DrainfsmError, SaveFailedError
+
+PEER_WAIT = timedelta(minutes=10)
+"""Longest wait for the slowest rank. A dead one is noticed at once; this is for one that hangs."""
+
+COORDINATOR = 0
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Stands for the answer of a rank on which something went wrong."""
+
+    rank: int
+    kind: str
+    """Name of the class in ``drainfsm.errors``."""
+
+    reason: str
+
+    @classmethod
+    def of(cls, error: BaseException, *, rank: int) -> Failure:
+        if isinstance(error, DrainfsmError):
+            return cls(rank=rank, kind=type(error).__name__, reason=str(error))
+        kind = SaveFailedError.__name__
+        return cls(rank=rank, kind=kind, reason=f"{type(error).__name__}: {error}")
+
+
+class Exchange:
+    """Collectives of a checkpoint. Every rank calls the same ones in the same order."""
+
+    def __init__(self, *, rank: int, world_size: int) -> None:
+        """Collective, if there is more than one rank.
+
+        Raises:
+            ConfigError: torch.distributed is not there yet, or counts other ranks.
+        """
+        self.rank = rank
+        self.world_size = world_size
+        self.broken = ""
+        """Not empty: why the group can be used no more."""
+
+        self._group: Any = None
+        if dist.is_available() and dist.is_initialized():
+            here = (dist.get_rank(), dist.get_world_size())
+            if here != (rank, world_size):
+                raise ConfigError(
+                    f"torch.distributed says rank {here[0]} of {here[1]}, but drainfsm was "
+                    f"attached as rank {rank} of {world_size}: pass both to drainfsm.attach()"
+                )
+            if world_size > 1:
+                self._group = dist.new_group(backend="gloo", timeout=PEER_WAIT)
+        elif world_size > 1:
+            raise ConfigError(
+                "call torch.distributed.init_process_group() before session.checkpoint(...): "
+                f"this is rank {rank} of {world_size}"
+            )
+
+    @property
+    def coordinates(self) -> bool:
+        return self.rank == COORDINATOR
+
+    def plan(self, local: Callable[[], T], together: Callable[[list[T]], list[R]]) -> R:
+        """Each rank's local value goes to the coordinator, whose answers go back, one each.
+
+        Raises:
+            CheckpointError: of the first rank on which something failed, on every rank.
+        """
+        answers: list[R | Failure] | None = None
+        gathered = self._gather(self._attempt(local))
+        if gathered is not None:
+            made: list[R] | Failure | None = _first_failure(gathered)
+            if made is None:
+                made = self._attempt(lambda: together(cast("list[T]", gathered)))
+            answers = [made] * self.world_size if isinstance(made, Failure) else list(made)
+        return _value(self._scatter(answers))
+
+    def collect(self, local: T | Failure) -> list[T] | None:
+        """All ranks' values on the coordinator, None elsewhere.
+
+        Raises:
+            CheckpointError: of the first rank on which something failed, on the coordinator.
+        """
+        gathered = self._gather(local)
+        if gathered is None:
+            return None
+        return [_value(value) for value in gathered]
+
+    def share(self, local: Callable[[], T]) -> list[T]:
+        """All ranks' values, on all ranks.
+
+        Raises:
+            CheckpointError: of the first rank on which something failed, on every rank.
+        """
+        value = self._attempt(local)
+        if self._group is None:
+            return [_value(value)]
+        values: list[T | Failure] = [value] * self.world_size
+        self._call(lambda: dist.all_gather_object(values, value, group=self._group))
+        failed = _first_failure(values)
+        if failed is not None:
+            raise _error_of(failed)
+        return cast("list[T]", values)
+
+    def from_coordinator(self, make: Callable[[], T]) -> T:
+        """The coordinator's value, on all ranks.
+
+        Raises:
+            CheckpointError: what went wrong there, on every rank.
+        """
+        values = [self._attempt(make) if self.coordinates else None]
+        if self._group is not None:
+            self._call(
+                lambda: dist.broadcast_object_list(values, src=COORDINATOR, group=self._group)
+            )
+        return _value(cast("T | Failure", values[0]))
+
+    def _attempt(self, make: Callable[[], T]) -> T | Failure:
+        try:
+            return make()
+        except Exception as error:
+            return Failure.of(error, rank=self.rank)
+
+    def _gather(self, value: T) -> list[T] | None:
+        if self._group is None:
+            return [value]
+        gathered: list[Any] | None = [None] * self.world_size if self.coordinates else None
+        self._call(lambda: dist.gather_object(value, gathered, dst=COORDINATOR, group=self._group))
+        return gathered
+
+    def _scatter(self, values: list[T] | None) -> T:
+        if self._group is None:
+            return cast("list[T]", values)[0]
+        received: list[Any] = [None]
+        self._call(
+            lambda: dist.scatter_object_list(received, values, src=COORDINATOR, group=self._group)
+        )
+        return cast(T, received[0])
+
+    def _call(self, collective: Callable[[], object]) -> None:
+        if self.broken:
+            raise SaveFailedError(f"the ranks can agree no more: {self.broken}")
+        try:
+            collective()
+        except Exception as error:  # a peer died or hangs; torch names no narrower class
+            self.broken = f"{type(error).__name__}: {error}"
+            raise SaveFailedError(f"lost touch with another rank: {error}") from error
+
+
+def _first_failure(values: list[Any]) -> Failure | None:
+    return next((value for value in values if isinstance(value, Failure)), None)
+
+
+def _value(value: T | Failure) -> T:
+    if isinstance(value, Failure):
+        raise _error_of(value)
+    return value
+
+
+def _error_of(failure: Failure) -> CheckpointError:
+    kind = getattr(drainfsm.errors, failure.kind, SaveFailedError)
+    if not issubclass(kind, CheckpointError):
+        kind = SaveFailedError
+    error: CheckpointError = kind(f"rank {failure.rank}: {failure.reason}")
+    return error

@@ -1,0 +1,65 @@
+"""Modules in a checkpoint: parameters and buffers under names that no wrapper changes.
+
+Plain modules, DistributedDataParallel, torch.compile and fully_shard (FSDP2) are interchangeable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from drainfsm.checkpoint.names import buffer_names
+from drainfsm.checkpoint.serialised import Serialised
+from drainfsm.errors import ConfigError, RestoreRefusedError
+
+PARAMETERS = "params"
+BUFFERS = "buffers"
+"""Apart, because replicas of a buffer may differ: DDP takes the first rank's, so we do too."""
+
+
+def check_module(name: str, module: nn.Module) -> None:
+    """Raises:
+    ConfigError: the module is wrapped in a way that cannot be saved here.
+    """
+    if any(isinstance(part, FullyShardedDataParallel) for part in module.modules()):
+        raise ConfigError(
+            f"checkpoint part {name!r} uses FullyShardedDataParallel (FSDP1), whose parameters "
+            "have no names of their own: use torch.distributed.fsdp.fully_shard"
+        )
+
+
+def capture_module(name: str, module: nn.Module) -> dict[str, Any]:
+    """Flat: references to the module's tensors, and its extra state serialised."""
+    buffers = buffer_names(module)
+    captured: dict[str, Any] = {}
+    for key, value in get_model_state_dict(module).items():
+        kind = PARAMETERS if isinstance(value, Tensor) and key not in buffers else BUFFERS
+        kept = value if isinstance(value, Tensor) else Serialised(value)
+        captured[f"{kind}/{name}/{key}"] = kept
+    return captured
+
+
+def apply_module(name: str, module: nn.Module, loaded: dict[str, Any]) -> None:
+    """Put back what ``capture_module`` of a module of the same shape had captured.
+
+    Raises:
+        RestoreRefusedError: the module does not take it.
+    """
+    prefixes = (f"{PARAMETERS}/{name}/", f"{BUFFERS}/{name}/")
+    state = {
+        key.removeprefix(prefix): value
+        for prefix in prefixes
+        for key, value in loaded.items()
+        if key.startswith(prefix)
+    }
+    try:
+        set_model_state_dict(module, state, options=StateDictOptions(strict=True))
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise RestoreRefusedError(f"{name} does not take its state: {error}") from error

@@ -1,0 +1,36 @@
+"""Names of parameters and buffers that do not depend on how a module is wrapped."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+"""Attributes by which torch.compile and activation checkpointing hold what they wrap."""
+
+
+def bare_name(module: nn.Module, name: str) -> str:
+    """``name`` without the segments of wrappers: a DDP model and a plain one name alike."""
+    segments = []
+    at: object = module
+    for segment in name.split("."):
+        wraps = segment in _WRAPPERS or (
+            segment == "module" and isinstance(at, DistributedDataParallel)
+        )
+        if not wraps:
+            segments.append(segment)
+        at = getattr(at, segment)
+    return ".".join(segments)
+
+
+def parameter_names(modules: dict[str, nn.Module]) -> dict[int, str]:
+    """Identity of each parameter of the modules to its name: module, dot, bare name."""
+    return {
+        id(parameter): f"{module_name}.{bare_name(module, name)}"
+        for module_name, module in modules.items()
+        for name, parameter in module.named_parameters()
+    }
+
+
+def buffer_names(module: nn.Module) -> frozenset[str]:
+    return frozenset(bare_name(module, name) for name, _ in module.named_buffers())

@@ -1,0 +1,173 @@
+"""What a job saves: the parts given to ``session.checkpoint(...)``, sorted by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from drainfsm.checkpoint.modules import apply_module, capture_module, check_module
+from drainfsm.checkpoint.names import parameter_names
+from drainfsm.checkpoint.optimizers import (
+    apply_optimizer,
+    capture_optimizer,
+    optimizer_targets,
+)
+from drainfsm.checkpoint.randomness import random_state, set_random_state
+from drainfsm.checkpoint.serialised import Serialised
+from drainfsm.errors import ConfigError, RestoreRefusedError
+
+RANKS = "ranks"
+"""What each rank has for itself: random state, data position, everything that is no tensor."""
+
+GUESSED_STATE_COPIES = 2
+"""State of an optimizer that was never stepped, in copies of its parameters (Adam has two)."""
+
+
+class Parts:
+    """Modules and optimizers, whose tensors are shared out over the ranks; all other objects,
+    which each rank saves for itself."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        """``given``: by name. None is left out; a list or tuple becomes ``name0``, ``name1`` …
+
+        Raises:
+            ConfigError: something cannot be saved.
+        """
+        self.modules: dict[str, nn.Module] = {}
+        self.optimizers: dict[str, Optimizer] = {}
+        self.objects: dict[str, Any] = {}
+        for name, part in _flat(given):
+            if isinstance(part, nn.Module):
+                check_module(name, part)
+                self.modules[name] = part
+            elif isinstance(part, Optimizer):
+                self.optimizers[name] = part
+            else:
+                _check_object(name, part)
+                self.objects[name] = part
+
+    def capture(self, *, rank: int, step: int) -> dict[str, Any]:
+        """Flat: references to tensors as they are now, and everything else serialised."""
+        captured: dict[str, Any] = {}
+        for name, module in self.modules.items():
+            captured.update(capture_module(name, module))
+        names = parameter_names(self.modules)
+        for name, optimizer in self.optimizers.items():
+            captured.update(capture_optimizer(name, optimizer, names))
+        own = {
+            "step": step,
+            "objects": {name: _state_of(part) for name, part in self.objects.items()},
+            "random": random_state(),
+        }
+        captured[rank_key(rank)] = Serialised(own)
+        return captured
+
+    def targets(self, metadata: Metadata, *, rank: int) -> dict[str, Any]:
+        """What of the checkpoint this rank wants: the tensors to fill, None for objects."""
+        wanted: dict[str, Any] = {rank_key(rank): None}
+        for name, module in self.modules.items():
+            for key, value in capture_module(name, module).items():
+                wanted[key] = value if isinstance(value, Tensor) else None
+        names = parameter_names(self.modules)
+        for name, optimizer in self.optimizers.items():
+            wanted.update(optimizer_targets(name, optimizer, names, metadata))
+        return wanted
+
+    def apply(self, loaded: dict[str, Any], *, rank: int, step: int) -> None:
+        """Put back what ``capture`` had captured; the random state last, so that what follows
+        draws the same numbers as if nothing had happened.
+
+        Raises:
+            RestoreRefusedError: a part does not take its state, or is there on one side only.
+        """
+        own = loaded[rank_key(rank)]
+        if own["step"] != step:
+            raise RestoreRefusedError(f"rank {rank} was saved at step {own['step']}, not {step}")
+        if own["objects"].keys() != self.objects.keys():
+            raise RestoreRefusedError(
+                f"saved with the parts {sorted(own['objects'])}, and has {sorted(self.objects)}: "
+                "give session.checkpoint(...) what it was given then"
+            )
+        for name, module in self.modules.items():
+            apply_module(name, module, loaded)
+        names = parameter_names(self.modules)
+        for name, optimizer in self.optimizers.items():
+            apply_optimizer(name, optimizer, names, loaded)
+        for name, part in self.objects.items():
+            _set_state(name, part, own["objects"][name])
+        set_random_state(own["random"])
+
+    def share_bytes(self, world_size: int) -> int:
+        """About how much this rank will write: shards whole, replicas shared out."""
+        total = 0.0
+        for module in self.modules.values():
+            total += sum(_share(t, world_size) for t in module.state_dict().values())
+        for optimizer in self.optimizers.values():
+            state = [
+                _share(value, world_size)
+                for entries in optimizer.state.values()
+                for value in entries.values()
+            ]
+            if not state:
+                trained = (p for group in optimizer.param_groups for p in group["params"])
+                state = [GUESSED_STATE_COPIES * _share(p, world_size) for p in trained]
+            total += sum(state)
+        return round(total)
+
+
+def rank_key(rank: int) -> str:
+    return f"{RANKS}/{rank:05d}"
+
+
+def _flat(given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, part in given.items():
+        if isinstance(part, list | tuple):
+            for index, item in enumerate(part):
+                yield f"{name}{index}", item
+        elif part is not None:
+            yield name, part
+
+
+def _check_object(name: str, part: Any) -> None:
+    if isinstance(part, torch.Generator):
+        return
+    for method in ("state_dict", "load_state_dict"):
+        if not callable(getattr(part, method, None)):
+            raise ConfigError(
+                f"checkpoint part {name!r} ({type(part).__name__}) has no {method}(): give "
+                "session.checkpoint(...) things that have state_dict() and load_state_dict()"
+            )
+
+
+def _state_of(part: Any) -> Any:
+    return part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
+
+
+def _set_state(name: str, part: Any, state: Any) -> None:
+    if isinstance(part, torch.Generator):
+        part.set_state(state)
+        return
+    try:
+        part.load_state_dict(state)
+    except Exception as error:
+        raise RestoreRefusedError(
+            f"{name} ({type(part).__name__}) does not take its state: {error}"
+        ) from error
+    # A data loader makes its iterator when it is first asked for it, and draws a random number
+    # then. Asked here, that happens before the random state is put back.
+    part.state_dict()
+
+
+def _share(value: object, world_size: int) -> float:
+    if isinstance(value, DTensor):
+        local = value.to_local()
+        return local.numel() * local.element_size()
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size() / world_size
+    return 0.0

@@ -1,0 +1,59 @@
+"""What the checkpoint asks of the session, and tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from drainfsm.core.manifest import Entry
+from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+
+
+class RankPort(Protocol):
+    """One rank's session. Every ``report_…`` may be called from any thread and returns at once."""
+
+    rank: int
+    world_size: int
+    store_url: str
+    """Empty: there is no agent, so nobody would commit what is saved, and nothing is."""
+
+    job_id: str
+    epoch: int
+    settings: CheckpointSettings
+    restore_target: RestoreTarget | None
+
+    def step_done(self, step: int) -> bool:
+        """Blocks while the rank is held, and calls the handlers below. True: leave the loop."""
+
+    def on_save(self, handler: Callable[[SaveOrder], None]) -> None:
+        """Called on the main thread, held at the stop step; does the whole save and reports it."""
+
+    def on_quiesced(self, handler: Callable[[], None]) -> None:
+        """Called on the main thread at the stop step, before it is reported."""
+
+    def declare_size(self, save_bytes: int) -> None:
+        """How much this rank will write in a save; the sum over ranks is the checkpoint's size."""
+
+    def report_save_began(self, generation_id: str, step: int) -> None: ...
+
+    def report_staged(self, generation_id: str, staged_bytes: int) -> None:
+        """The save no longer needs device memory, nor anything that training changes."""
+
+    def report_durable(self, generation_id: str, entries: Sequence[Entry], durable_ms: int) -> None:
+        """Every file of this rank is durable, and its directory entry. Once a rank and save."""
+
+    def report_save_failed(self, generation_id: str, reason: str) -> None:
+        """The save comes to nothing. May be said by several ranks, also after ``durable``."""
+
+    def report_restored(
+        self,
+        *,
+        generation_id: str,
+        manifest_digest: str,
+        step: int,
+        restore_ms: int,
+        verification: str,
+    ) -> None: ...
+
+    def save_aborted(self, generation_id: str) -> bool:
+        """The coordinator gave this save up."""

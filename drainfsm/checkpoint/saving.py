@@ -1,0 +1,188 @@
+"""One save of one rank: plan, stage, write, report.
+
+Every rank runs the same steps: plans go to the coordinator and come back divided (first
+collective), each rank stages and writes its share, and what was written goes to the coordinator,
+which writes ``.metadata`` last (second collective). A rank on which something fails says so in
+place of its answer, so nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.storage import WriteResult
+
+from drainfsm.checkpoint.exchange import Exchange, Failure
+from drainfsm.checkpoint.files import GenerationFiles
+from drainfsm.checkpoint.planner import SharePlanner
+from drainfsm.checkpoint.port import RankPort
+from drainfsm.checkpoint.randomness import cuda_in_use
+from drainfsm.checkpoint.staging import Staging
+from drainfsm.checkpoint.writer import GenerationWriter
+from drainfsm.core.manifest import Entry
+from drainfsm.errors import DrainfsmError, SaveFailedError
+from drainfsm.store.base import ObjectStore
+from drainfsm.store.generations import generation_prefix
+
+POLL_S = 0.02
+"""How often the main thread looks whether the save it waits for was given up."""
+
+GIVE_UP_S = 2.0
+"""How long a save that was given up may take to notice. Then it is left behind: its thread waits
+for a peer that no longer answers, and ends with the process."""
+
+
+class Save:
+    """Runs in a thread of its own; the main thread waits for as much of it as it needs."""
+
+    def __init__(
+        self,
+        port: RankPort,
+        store: ObjectStore,
+        exchange: Exchange,
+        staging: Staging,
+        *,
+        generation_id: str,
+        state: dict[str, Any] | Exception,
+        copy: bool,
+    ) -> None:
+        """``state``: captured, or why it could not be: the other ranks must hear of it.
+        ``copy``: training goes on once this is staged."""
+        self.generation_id = generation_id
+        self.saved_bytes: int | None = None
+        """What this rank wrote; None: not done, or failed."""
+
+        self._given_up = False
+        """The main thread went on without waiting: training may have changed the state."""
+
+        self._port = port
+        self._store = store
+        self._exchange = exchange
+        self._staging = staging
+        self._copy = copy
+        self._began = time.monotonic()
+        self._planner = SharePlanner()
+        self._files = GenerationFiles(
+            store,
+            generation_prefix(generation_id),
+            rank=port.rank,
+            algorithm=port.settings.checksum,
+            aborted=self._aborted,
+        )
+        self._writer = GenerationWriter(generation_id, self._files)
+        self._state = state
+        self._failed = False
+        self._staged = threading.Event()
+        self._done = threading.Event()
+        self._device = torch.cuda.current_device() if cuda_in_use() else None
+        self._thread = threading.Thread(
+            target=self._run, name=f"drainfsm-save-{generation_id}", daemon=True
+        )
+
+    def start(self) -> None:
+        if self._device is not None:
+            torch.cuda.current_stream().synchronize()  # what was computed is what is saved
+        self._thread.start()
+
+    def wait_staged(self) -> None:
+        """Until training may change the state again, or the save is over."""
+        self._wait(self._staged)
+
+    def wait_done(self) -> None:
+        """Until the save is over, well or badly; bounded once it was given up."""
+        self._wait(self._done)
+
+    def _wait(self, event: threading.Event) -> None:
+        while not event.wait(POLL_S):
+            if self._aborted():
+                self._given_up = not event.wait(GIVE_UP_S)
+                return
+
+    @property
+    def over(self) -> bool:
+        return self._done.is_set()
+
+    def _aborted(self) -> bool:
+        return self._given_up or self._port.save_aborted(self.generation_id)
+
+    def _run(self) -> None:
+        try:
+            if self._device is not None:
+                torch.cuda.set_device(self._device)
+            self._save()
+        except Exception as error:
+            self._report_failed(_reason(error))
+        finally:
+            self._staged.set()
+            self._done.set()
+
+    def _save(self) -> None:
+        plan = self._exchange.plan(self._local_plan, self._global_plan)
+        written = self._write(plan)
+        failed = written if isinstance(written, Failure) else None
+        if failed is None and not self._exchange.coordinates:
+            self._report_durable()
+        results = self._exchange.collect(written)
+        if failed is not None:
+            raise SaveFailedError(failed.reason)
+        if results is not None:
+            self._writer.finish(self._planner.metadata, results)
+            self._report_durable()
+
+    def _local_plan(self) -> SavePlan:
+        if isinstance(self._state, Exception):
+            raise self._state
+        self._check_wanted()
+        self._planner.set_up_planner(
+            self._state, self._writer.storage_meta(), self._exchange.coordinates
+        )
+        self._writer.set_up_storage_writer(
+            self._exchange.coordinates, rank=self._exchange.rank, use_collectives=True
+        )
+        return self._writer.prepare_local_plan(self._planner.create_local_plan())
+
+    def _global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """On the coordinator. The generation's directory must be new: it is made here."""
+        self._store.create_tree(generation_prefix(self.generation_id))
+        shares, _ = self._planner.create_global_plan(plans)
+        return self._writer.prepare_global_plan(shares)
+
+    def _write(self, plan: SavePlan) -> list[WriteResult] | Failure:
+        """Stage and write this rank's share. What fails here is told to the others."""
+        try:
+            share = self._planner.finish_plan(plan)
+            staged_bytes = self._planner.stage(self._staging, copy=self._copy)
+            self._state = {}
+            self._port.report_staged(self.generation_id, staged_bytes)
+            self._staged.set()
+            return self._writer.write_data(share, self._planner).wait()
+        except Exception as error:
+            self._report_failed(_reason(error))
+            return Failure(
+                rank=self._exchange.rank, kind=SaveFailedError.__name__, reason=_reason(error)
+            )
+
+    def _report_failed(self, reason: str) -> None:
+        if not self._failed:
+            self._failed = True
+            self._port.report_save_failed(self.generation_id, reason)
+
+    def _check_wanted(self) -> None:
+        if self._aborted():
+            raise SaveFailedError("the save was given up")
+
+    def _report_durable(self) -> None:
+        self._check_wanted()
+        entries: list[Entry] = sorted(self._files.entries, key=lambda entry: entry.name)
+        self.saved_bytes = sum(entry.size_bytes for entry in entries)
+        durable_ms = round((time.monotonic() - self._began) * 1_000)
+        self._port.report_durable(self.generation_id, entries, durable_ms)
+
+
+def _reason(error: Exception) -> str:
+    """Our own errors explain themselves; others are named."""
+    return str(error) if isinstance(error, DrainfsmError) else f"{type(error).__name__}: {error}"
