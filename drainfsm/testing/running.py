@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -19,10 +19,13 @@ import msgspec
 from drainfsm.core.budget import Allowances
 from drainfsm.core.events import Event, UnknownFact
 from drainfsm.core.fold import Fold
+from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.records import Record
 from drainfsm.core.state import State
 from drainfsm.log.journal import journals, read_journal
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.notify import give_notice
 from drainfsm.testing.toy_rank import TOY_PORT
 
 F = TypeVar("F", bound=Event)
@@ -78,7 +81,7 @@ class RunningJob:
         allowances: Allowances = QUICK,
         checkpoint: CheckpointSettings | None = None,
         variables: dict[str, str] | None = None,
-        settings: dict[str, object] | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> Agent:
         """The agent of one node, as a process. ``settings``: more of its ``RunConfig``."""
         config: dict[str, object] = {
@@ -119,6 +122,26 @@ class RunningJob:
             self.start(
                 command, node_rank=node, grace_s=grace_s, variables=variables, settings=settings
             )
+
+    def notify(
+        self,
+        *,
+        in_s: float,
+        native_id: str = "first",
+        soft: bool = False,
+        node_rank: int | None = None,
+    ) -> str:
+        """A notice by way of the agent's socket, as ``drainfsm notify`` gives it."""
+        now_unix_ms = Clock().now_unix_ms()
+        notice = Notice(
+            source="notify",
+            native_id=native_id,
+            cause="test",
+            notice_class=NoticeClass.SOFT if soft else NoticeClass.HARD,
+            deadline_unix_ms=now_unix_ms + round(in_s * 1_000),
+            received_unix_ms=now_unix_ms,
+        )
+        return give_notice(self.state_dir, job=self.job, notice=notice, node_rank=node_rank)
 
     def records(self, epoch: int = 1) -> list[Record]:
         path = journals(self.state_dir, self.job).get(epoch)

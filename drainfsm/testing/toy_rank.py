@@ -50,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         if session.step_done(step):
             break
     session.close()
+    time.sleep(options.exit_s)
     return int(options.exit_code)
 
 
@@ -57,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--step-s", type=float, default=0.02)
-    parser.add_argument("--save-s", type=float, default=0.0)
+    parser.add_argument("--stage-s", type=float, default=0.0)
+    parser.add_argument("--save-s", type=float, default=0.0, help="from staged to durable")
+    parser.add_argument("--exit-s", type=float, default=0.0, help="from the last step to the exit")
     parser.add_argument("--every", type=int, default=0, help="a periodic save every so many steps")
     parser.add_argument("--size", type=int, default=100, help="bytes that each rank saves")
     parser.add_argument("--trace", type=Path, help="directory for the steps that were done")
@@ -136,6 +139,7 @@ class Saver:
         if self._options.save_fails:
             raise OSError(self._options.save_fails)
         data = f"{step} ".encode().ljust(self._options.size, b".")
+        time.sleep(self._options.stage_s)
         self._session.report_staged(generation, len(data))
         time.sleep(self._options.save_s)
         file = self._file(generation)

@@ -1,0 +1,205 @@
+"""Notices by socket, signal and source, repeated and moved, in every state that lasts a while."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from drainfsm.core import events as e
+from drainfsm.core.state import Phase
+from drainfsm.errors import AgentUnreachableError, NoticeRejectedError
+from drainfsm.runtime.notify import withdraw_notice
+from drainfsm.testing.running import RunningJob
+
+LASTING = {
+    Phase.NOTICED: ("--absent", "1"),
+    Phase.QUIESCING: ("--hang", "1@15"),
+    Phase.SAVING: ("--stage-s", "1.5"),
+    Phase.STAGED: ("--save-s", "1.5"),
+    Phase.PUBLISHED: ("--exit-s", "1"),
+}
+"""What makes a drain stay in the state for about as long as it takes to notify it thrice."""
+
+
+@pytest.mark.parametrize("phase", LASTING)
+def test_more_notices_open_no_second_drain_and_only_shorten_the_first(
+    job: RunningJob, phase: Phase
+) -> None:
+    agent = job.start(job.toy(*LASTING[phase], ranks=2))
+    job.wait(lambda: job.steps(0)[14:] or None, what="step 14")
+    job.notify(in_s=30)
+    job.wait(lambda: job.state().phase is phase or None, what=f"phase {phase}")
+    job.notify(in_s=30)
+    job.notify(in_s=60, native_id="later")
+    job.notify(in_s=20, native_id="earlier")
+    assert agent.wait() == 75
+    notices = job.find(e.NoticeReceived)
+    assert {notice.drain_id for notice in notices} == {f"{job.job}/1/1"}
+    assert {notice.notice.native_id for notice in notices} == {"first", "later", "earlier"}
+    deadlines = [notice.effective_deadline_unix_ms for notice in notices]
+    assert all(after <= before for before, after in pairwise(deadlines))
+    assert [event.native_id for event in job.find(e.DeadlineShortened)] == ["earlier"]
+    assert len(job.find(e.SaveStarted)) == (0 if phase in (Phase.NOTICED, Phase.QUIESCING) else 1)
+    assert job.state().phase is Phase.EXITED
+
+
+def test_a_later_deadline_under_the_same_name_is_never_adopted(job: RunningJob) -> None:
+    agent = job.start(job.toy("--save-s", "1"))
+    job.wait_for(e.HealthyStepReached)
+    job.notify(in_s=20)
+    job.notify(in_s=40)
+    job.notify(in_s=10)
+    assert agent.wait() == 75
+    deadlines = [notice.effective_deadline_unix_ms for notice in job.find(e.NoticeReceived)]
+    assert all(after <= before for before, after in pairwise(deadlines))
+
+
+def test_a_soft_notice_far_ahead_is_waited_for_and_can_be_taken_back(job: RunningJob) -> None:
+    agent = job.start(job.toy())
+    job.wait_for(e.HealthyStepReached)
+    assert "scheduled" in job.notify(in_s=600, soft=True)
+    assert "scheduled" in job.notify(in_s=600, soft=True)
+    withdraw_notice(job.state_dir, job=job.job, source="notify", native_id="first")
+    job.wait_for(e.DrainCancelled)
+    step = job.steps(0)[-1]
+    job.wait(lambda: job.steps(0)[-1] > step + 5 or None, what="more steps")
+    job.notify(in_s=20, native_id="second")
+    assert agent.wait() == 75
+    assert job.state().drain_id == f"{job.job}/1/2"
+    assert job.find(e.ManifestPublished) != []
+
+
+def test_a_soft_notice_becomes_due(job: RunningJob) -> None:
+    """It starts its drain the slack before the latest safe start: at once, as near as this."""
+    agent = job.start(job.toy())
+    job.wait_for(e.HealthyStepReached)
+    job.notify(in_s=20, soft=True)
+    assert agent.wait() == 75
+    assert job.find(e.ManifestPublished) != []
+
+
+def test_a_hard_notice_cannot_be_taken_back(job: RunningJob) -> None:
+    agent = job.start(job.toy("--save-s", "1"))
+    job.wait_for(e.HealthyStepReached)
+    job.notify(in_s=20)
+    with pytest.raises(NoticeRejectedError, match="HARD"):
+        withdraw_notice(job.state_dir, job=job.job, source="notify", native_id="first")
+    assert agent.wait() == 75
+    assert job.find(e.ManifestPublished) != []
+
+
+@pytest.mark.parametrize("in_s", [-90_000, 40_000_000], ids=["past", "years-ahead"])
+def test_a_deadline_that_cannot_be_meant_is_refused_and_changes_nothing(
+    job: RunningJob, in_s: float
+) -> None:
+    agent = job.start(job.toy())
+    job.wait_for(e.HealthyStepReached)
+    with pytest.raises(NoticeRejectedError, match="notify/first"):
+        job.notify(in_s=in_s)
+    step = job.steps(0)[-1]
+    job.wait(lambda: job.steps(0)[-1] > step + 60 or None, what="more steps")
+    assert job.find(e.NoticeReceived) == []
+    agent.signal()
+    assert agent.wait() == 75
+
+
+def test_a_notice_for_a_job_that_does_not_run(job: RunningJob) -> None:
+    with pytest.raises(AgentUnreachableError, match="no agent of job"):
+        job.notify(in_s=20)
+
+
+def test_either_node_can_be_notified(pair: RunningJob) -> None:
+    pair.start_toys()
+    pair.wait_for(e.HealthyStepReached)
+    assert "noticed" in pair.notify(in_s=20, node_rank=1)
+    assert [agent.wait() for agent in pair.agents] == [75, 75]
+    assert pair.find(e.ManifestPublished) != []
+
+
+def test_a_long_phase_is_known_and_the_save_skipped_at_once(job: RunningJob) -> None:
+    agent = job.start(job.toy("--phase", "1@15@eval@600@600", ranks=2))
+    job.wait(lambda: job.steps(0)[16:] or None, what="step 16")
+    job.notify(in_s=30)
+    skipped = job.wait_for(e.SaveSkipped)
+    assert "rank 1 is in eval" in skipped.reason
+    assert job.find(e.QuiesceTimedOut) == []
+    assert agent.wait() == 75
+    assert job.find(e.Exited)[0].nodes[0].killed_ranks != ()
+
+
+ADAPTER = """
+import asyncio
+from pathlib import Path
+from drainfsm.core.notice import Notice, NoticeClass
+
+
+class Adapter:
+    def __init__(self, context):
+        self.context = context
+        self.directory = Path(context.options["directory"])
+
+    async def watch(self, sink):
+        node = self.context.node_rank
+        while not (self.directory / f"notice-{node}").exists():
+            await asyncio.sleep(0.02)
+        for _ in range(3):
+            sink.notice(Notice(
+                source="test", native_id="t", cause="maintenance", notice_class=NoticeClass.HARD,
+                deadline_unix_ms=int((self.directory / f"notice-{node}").read_text()),
+                received_unix_ms=0,
+            ))
+        await asyncio.Event().wait()
+
+    async def cordon(self, nodes, *, timeout_ms):
+        if (self.directory / "slow-cordon").exists():
+            await asyncio.sleep(1000)
+        (self.directory / f"cordoned-{self.context.node_rank}").touch()
+        return "done"
+
+    async def left(self, *, requeue, timeout_ms):
+        (self.directory / f"left-{self.context.node_rank}").write_text(str(requeue))
+        return ""
+"""
+
+
+@pytest.fixture
+def adapter(job: RunningJob, tmp_path: Path) -> dict[str, str]:
+    """An adapter that is found by entry point, as one that somebody else has written."""
+    site = tmp_path / "site"
+    info = site / "test_adapter-1.dist-info"
+    info.mkdir(parents=True)
+    (site / "test_adapter.py").write_text(ADAPTER)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: test-adapter\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[drainfsm.adapters]\ntest = test_adapter:Adapter\n")
+    path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH", ""))))
+    return {"PYTHONPATH": path}
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["cordoned", "cordon-hangs"])
+def test_a_source_is_heard_cordons_and_acts_last(
+    job: RunningJob, tmp_path: Path, adapter: dict[str, str], slow: bool
+) -> None:
+    if slow:
+        (tmp_path / "slow-cordon").touch()
+    settings = {
+        "source": ["test"],
+        "cordon": "test",
+        "adapters": {"test": {"directory": str(tmp_path)}},
+    }
+    agent = job.start(job.toy(), variables=adapter, settings=settings)
+    started = job.wait_for(e.HealthyStepReached)
+    assert started is not None
+    deadline = job.records()[-1].at_unix_ms + 20_000
+    (tmp_path / "new").write_text(str(deadline))
+    (tmp_path / "new").rename(tmp_path / "notice-0")
+    assert agent.wait() == 75
+    notices = job.find(e.NoticeReceived)
+    assert [(n.notice.source, n.deadline_unix_ms) for n in notices] == [("test", deadline)]
+    cordoned = job.find(e.NodeCordoned)[0]
+    assert cordoned.outcome == ("timed_out" if slow else "success")
+    assert (tmp_path / "cordoned-0").exists() is not slow
+    assert (tmp_path / "left-0").read_text() == "True"
+    assert job.find(e.ManifestPublished) != []
