@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.core.notice import Notice
 from drainfsm.errors import ConfigError, CoordinatorLostError
 from drainfsm.runtime import auth
 from drainfsm.runtime import node_messages as n
@@ -53,21 +55,46 @@ def check(config: RunConfig) -> None:
         auth.client_tls(config)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What an agent is put together from. The simulator has its own."""
+
+    start_host: Callable[..., Awaitable[Host]] = Host.start
+    make_hearing: Callable[..., Hearing] = Hearing
+    make_node: Callable[..., Node] = Node
+
+
 class Agent:
     """The life of one agent: join, run the command, leave."""
 
-    def __init__(self, config: RunConfig, *, warn: Callable[[str], None] = warn) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        warn: Callable[[str], None] = warn,
+        clock: Clock | None = None,
+        parts: Parts | None = None,
+    ) -> None:
         self._config = config
         self._warn = warn
-        self._clock = Clock()
+        self._clock = Clock() if clock is None else clock
+        self._parts = Parts() if parts is None else parts
         self._tasks = Tasks(warn)
         self._notices = Notices(config, self._clock, warn=warn)
         self._host: Host | None = None
 
     async def run(self) -> int:
+        with hear_signals(self._config.signals, self._clock, self.hear):
+            return await self.live()
+
+    def hear(self, notice: Notice) -> None:
+        """From a signal."""
+        self._notices.hear(notice)
+
+    async def live(self) -> int:
+        """Deaf to signals."""
         try:
-            with hear_signals(self._config.signals, self._clock, self._notices.hear):
-                return await self._run()
+            return await self._run()
         finally:
             await self._tasks.cancel()
 
@@ -86,13 +113,17 @@ class Agent:
     async def _join(self) -> Link:
         if self._config.node_rank > 0:
             return await join(self._config, warn=self._warn)
-        self._host = await Host.start(self._config, self._clock, self._tasks, warn=self._warn)
+        self._host = await self._parts.start_host(
+            self._config, self._clock, self._tasks, warn=self._warn
+        )
         return self._host.link
 
     async def _run_node(self, link: Link) -> int:
         config, epoch = self._config, link.welcome.epoch
-        hearing = Hearing(config, self._clock, epoch=epoch, warn=self._warn)
-        node = Node(config, self._clock, link, hearing, self._notices, self._tasks, self._warn)
+        hearing = self._parts.make_hearing(config, self._clock, epoch=epoch, warn=self._warn)
+        node = self._parts.make_node(
+            config, self._clock, link, hearing, self._notices, self._tasks, self._warn
+        )
         if self._host is not None:
             node.job.others.update(self._host.process_ids)
             self._host.on_server_started = node.job.others.add

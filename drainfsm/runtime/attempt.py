@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -15,7 +18,7 @@ from drainfsm.runtime import evidence
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.publisher import Publisher
-from drainfsm.store import CommitLog, open_store
+from drainfsm.store import CommitLog, ObjectStore, open_store
 from drainfsm.store.requeues import read_requeue, restore_for
 
 
@@ -46,7 +49,37 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def claim_attempt(config: RunConfig, clock: Clock, *, warn: Callable[[str], None]) -> Attempt:
+class Premises:
+    """What is there before the attempt: the store, and the state directory of this machine."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+
+    def open_store(self) -> ObjectStore:
+        return open_store(self._config.store)
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def lock(self) -> AbstractContextManager[object]:
+        return threading.Lock()
+
+    def evidence(self, *, before_epoch: int) -> evidence.Evidence:
+        config = self._config
+        return evidence.collect(config.state_dir, job_id=config.job, before_epoch=before_epoch)
+
+    def open_journal(self, *, epoch: int) -> Journal:
+        path = journal_path(self._config.state_dir, job_id=self._config.job, epoch=epoch)
+        return Journal.open(path, job_id=self._config.job, epoch=epoch)
+
+
+def claim_attempt(
+    config: RunConfig,
+    clock: Clock,
+    *,
+    warn: Callable[[str], None],
+    premises: Premises | None = None,
+) -> Attempt:
     """Blocks on the store. From here on earlier attempts are fenced.
 
     Raises:
@@ -56,19 +89,19 @@ def claim_attempt(config: RunConfig, clock: Clock, *, warn: Callable[[str], None
         JournalLockedError: the journal of this epoch is in use.
     """
     attempt_id = uuid.uuid4().hex
-    store = open_store(config.store)
-    log = CommitLog(store, job_id=config.job)
+    premises = Premises(config) if premises is None else premises
+    store = premises.open_store()
+    log = CommitLog(store, job_id=config.job, pause=premises.pause)
     claimed = log.claim(attempt_id=attempt_id, now_unix_ms=clock.now_unix_ms())
     epoch, before = claimed.epoch, claimed.epoch - 1
     lost = before > 0 and read_requeue(store, epoch=before) is None
     restore = restore_for(
         store, log, claimed, now_unix_ms=clock.now_unix_ms(), node_count=config.nnodes
     )
-    found = evidence.collect(config.state_dir, job_id=config.job, before_epoch=epoch)
-    path = journal_path(config.state_dir, job_id=config.job, epoch=epoch)
-    journal = Journal.open(path, job_id=config.job, epoch=epoch)
+    found = premises.evidence(before_epoch=epoch)
+    journal = premises.open_journal(epoch=epoch)
     if journal.dropped_bytes:
-        warn(f"{path}: a torn tail of {journal.dropped_bytes} bytes was cut off")
+        warn(f"{journal.path}: a torn tail of {journal.dropped_bytes} bytes was cut off")
     start = StartAttempt(
         attempt_id=attempt_id,
         node_count=config.nnodes,
@@ -88,7 +121,7 @@ def claim_attempt(config: RunConfig, clock: Clock, *, warn: Callable[[str], None
         store_url=store.url,
         restore=restore,
         start=start,
-        journal=journal,
+        journal=_open_journal(config, epoch, warn),
         publisher=Publisher(
             store,
             log,
@@ -97,5 +130,14 @@ def claim_attempt(config: RunConfig, clock: Clock, *, warn: Callable[[str], None
             attempt_id=attempt_id,
             settings=config.checkpoint,
             clock=clock,
+            lock=premises.lock(),
         ),
     )
+
+
+def _open_journal(config: RunConfig, epoch: int, warn: Callable[[str], None]) -> Journal:
+    path = journal_path(config.state_dir, job_id=config.job, epoch=epoch)
+    journal = Journal.open(path, job_id=config.job, epoch=epoch)
+    if journal.dropped_bytes:
+        warn(f"{path}: a torn tail of {journal.dropped_bytes} bytes was cut off")
+    return journal

@@ -3,12 +3,14 @@ silent."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from drainfsm.core.budget import SAMPLES_MAX, Sample
 from drainfsm.core.fold import Fold
+from drainfsm.core.records import Record
 from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import journals, read_journal
 
@@ -26,22 +28,27 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 def collect(state_dir: Path, *, job_id: str, before_epoch: int) -> Evidence:
     """From the journals of earlier attempts. A damaged one counts up to its damage."""
-    last_seen: int | None = None
-    epochs = sorted((e for e in journals(state_dir, job_id) if e < before_epoch), reverse=True)
     paths = journals(state_dir, job_id)
-    for epoch in epochs[:ATTEMPTS_MAX]:
-        fold, seen = _fold(paths[epoch], job_id=job_id, epoch=epoch)
+    earlier = {epoch: read_journal(path) for epoch, path in paths.items() if epoch < before_epoch}
+    return collect_from(earlier, job_id=job_id)
+
+
+def collect_from(earlier: Mapping[int, Iterator[Record]], *, job_id: str) -> Evidence:
+    """The same from the records of earlier attempts, by epoch."""
+    last_seen: int | None = None
+    for epoch in sorted(earlier, reverse=True)[:ATTEMPTS_MAX]:
+        fold, seen = _fold(earlier[epoch], job_id=job_id, epoch=epoch)
         last_seen = last_seen or seen
         if fold.state.started:
             return Evidence(samples=fold.state.samples[-SAMPLES_MAX:], last_seen_unix_ms=last_seen)
     return Evidence(last_seen_unix_ms=last_seen)
 
 
-def _fold(path: Path, *, job_id: str, epoch: int) -> tuple[Fold, int | None]:
+def _fold(records: Iterator[Record], *, job_id: str, epoch: int) -> tuple[Fold, int | None]:
     fold = Fold(job_id=job_id, epoch=epoch)
     seen: int | None = None
     try:
-        for record in read_journal(path):
+        for record in records:
             fold.read(record)
             seen = record.at_unix_ms
     except (DrainfsmError, OSError):

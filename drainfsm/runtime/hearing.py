@@ -68,7 +68,13 @@ def _same(before: Notice, now: Notice) -> bool:
 
 class Hearing:
     def __init__(
-        self, config: RunConfig, clock: Clock, *, epoch: int, warn: Callable[[str], None]
+        self,
+        config: RunConfig,
+        clock: Clock,
+        *,
+        epoch: int,
+        warn: Callable[[str], None],
+        load: Callable[[str, AdapterContext], Adapter] = load_adapter,
     ) -> None:
         """Raises: ConfigError: an adapter is not installed."""
         self._config = config
@@ -84,7 +90,7 @@ class Hearing:
                 grace_ms=round(config.grace_s * 1_000),
                 options=config.adapters.get(name, {}),
             )
-            self._adapters[name] = load_adapter(name, context)
+            self._adapters[name] = load(name, context)
 
     def start(self, tasks: Tasks, ears: Ears) -> None:
         for name in self._config.source:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.events import NodeExit
@@ -62,9 +64,6 @@ class Node:
             ends=self,
             warn=warn,
         )
-        self._socket = places.agent_socket(
-            config.state_dir, job=config.job, node_rank=config.node_rank
-        )
         self._limits = Limits(clock, kill=self._overran, leave=self._out_of_time)
         self._late: asyncio.Task[None] | None = None
         self._killed: tuple[int, ...] = ()
@@ -73,6 +72,11 @@ class Node:
         self._left: asyncio.Future[n.JobLeft] = asyncio.get_running_loop().create_future()
 
     # --- life -----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _socket(self) -> Path:
+        config = self._config
+        return places.agent_socket(config.state_dir, job=config.job, node_rank=config.node_rank)
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
@@ -92,13 +96,13 @@ class Node:
     def start(self) -> None:
         """Raises: ConfigError: the command cannot be started."""
         if not self._left.done():
-            variables = {
-                SOCKET_VARIABLE: str(self._socket),
-                EPOCH_VARIABLE: str(self._link.welcome.epoch),
-            }
-            self.job.start(variables)
+            self.job.start(self._variables())
             self._tasks.start(self._follow_job())
             self._tasks.start(self._reap())
+
+    def _variables(self) -> dict[str, str]:
+        epoch = self._link.welcome.epoch
+        return {SOCKET_VARIABLE: str(self._socket), EPOCH_VARIABLE: str(epoch)}
 
     async def left(self) -> n.JobLeft:
         """Until the whole job has left, or this node must."""

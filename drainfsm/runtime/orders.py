@@ -71,10 +71,20 @@ class Standing:
     def next(self, step: int, relax: Callable[[], None]) -> tuple[Action, SaveOrder | None]:
         """On the main thread, at the end of ``step``: what to do. Waits while the rank is held."""
         with self._changed:
-            while True:
-                if (action := self._decide(step, relax)) is not None:
-                    return action, self._saves.popleft() if action is SAVE else None
+            while (found := self._look(step, relax)) is None:
                 self._changed.wait()
+            return found
+
+    def look(self, step: int, relax: Callable[[], None]) -> tuple[Action, SaveOrder | None] | None:
+        """The same without waiting; None: the rank is held."""
+        with self._changed:
+            return self._look(step, relax)
+
+    def _look(self, step: int, relax: Callable[[], None]) -> tuple[Action, SaveOrder | None] | None:
+        action = self._decide(step, relax)
+        if action is None:
+            return None
+        return action, self._saves.popleft() if action is SAVE else None
 
     def _decide(self, step: int, relax: Callable[[], None]) -> Action | None:
         if self._leaving:

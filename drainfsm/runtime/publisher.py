@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -36,7 +37,9 @@ class Publisher:
         attempt_id: str,
         settings: CheckpointSettings,
         clock: Clock,
+        lock: AbstractContextManager[object] | None = None,
     ) -> None:
+        """``lock``: for threads that are none (the simulator's)."""
         self._store = store
         self._log = log
         self._job_id = job_id
@@ -44,7 +47,7 @@ class Publisher:
         self._attempt_id = attempt_id
         self._settings = settings
         self._clock = clock
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.Lock() if lock is None else lock
 
     def verify(self, written: Written, *, world_size: int) -> i.ReportVerified:
         """Every file that a rank reported is in the store, and no other.

@@ -7,15 +7,24 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class OwnThreads(Protocol):
+    """An event loop that runs blocking calls its own way: the simulator's, in virtual time."""
+
+    def run_blocking(self, name: str, work: Callable[[], T]) -> asyncio.Future[T]: ...
 
 
 def in_thread(name: str, work: Callable[[], T]) -> asyncio.Future[T]:
     """Run ``work`` on a thread of its own. A thread that hangs never holds up the process: it is
     a daemon, and no executor waits for it at the end."""
     loop = asyncio.get_running_loop()
+    if isinstance(loop, OwnThreads):
+        return loop.run_blocking(name, work)
     future: asyncio.Future[T] = loop.create_future()
     thread = threading.Thread(
         target=_run, args=(loop, future, work), name=f"drainfsm-{name}", daemon=True
@@ -52,12 +61,19 @@ class Worker:
     """One thread that does its jobs in order: the journal's."""
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=f"drainfsm-{name}", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        """Started with the first job."""
 
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
+        if isinstance(loop, OwnThreads):
+            return loop.run_blocking(self._name, work)
+        if self._thread is None:
+            name = f"drainfsm-{self._name}"
+            self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._thread.start()
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put(lambda: _run(loop, future, work))
         return future
