@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from drainfsm.core.records import Record
@@ -29,6 +30,15 @@ TOLD_MAX = 100
 """Different messages remembered, so that an outage is told once."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class World:
+    """The server, and the journals of the state directory."""
+
+    connect: Callable[..., Awaitable[Connection]] = connect
+    journals: Callable[[Path, str], Mapping[int, Path]] = journals
+    read_journal: Callable[[Path], Iterable[Record]] = read_journal
+
+
 class Shipper:
     """Never in the way: it waits for nobody but who calls ``flush`` or ``close``.
 
@@ -46,15 +56,18 @@ class Shipper:
         on_error: Callable[[str], None],
         replicas: int = 1,
         sync_always: bool | None = None,
+        world: World | None = None,
     ) -> None:
         """``on_error`` hears every trouble once, until it is over. ``sync_always``: what is known
-        of the server (the embedded one: True), for a warning that tells what may be lost."""
+        of the server (the embedded one: True), for a warning that tells what may be lost.
+        ``world``: the simulator has its own."""
         self._url = url
         self._state_dir = state_dir
         self._job_id = job_id
         self._on_error = on_error
         self._replicas = replicas
         self._sync_always = sync_always
+        self._world = World() if world is None else world
         self._connection: Connection | None = None
         self._ready = False
         self._live: Shipment | None = None
@@ -166,10 +179,10 @@ class Shipper:
 
     async def _load_earlier(self) -> None:
         live = self._live
-        for epoch, path in journals(self._state_dir, self._job_id).items():
+        for epoch, path in self._world.journals(self._state_dir, self._job_id).items():
             if epoch in self._earlier or (live is not None and epoch >= live.epoch):
                 continue
-            records, damage = await asyncio.to_thread(_whole_records, path)
+            records, damage = await asyncio.to_thread(_whole_records, path, self._world)
             if damage:
                 self._damaged.add(epoch)
                 self._tell(
@@ -180,7 +193,9 @@ class Shipper:
     async def _connected(self) -> Connection:
         connection = self._connection
         if connection is None or connection.closed:
-            connection = await connect(self._url, timeout_s=CONNECT_S, on_error=self._tell)
+            connection = await self._world.connect(
+                self._url, timeout_s=CONNECT_S, on_error=self._tell
+            )
             connection.link.reconnect_hooks.append(self._reconnected)
             self._connection = connection
             self._forget()
@@ -231,11 +246,11 @@ class Shipper:
             self._on_error(f"the shipper stopped (a bug; the journal has everything): {error!r}")
 
 
-def _whole_records(path: Path) -> tuple[list[Record], str]:
+def _whole_records(path: Path, world: World) -> tuple[list[Record], str]:
     """The records of a journal up to where it is damaged, and what the damage is."""
     records: list[Record] = []
     try:
-        for record in read_journal(path):
+        for record in world.read_journal(path):
             records.append(record)
     except (JournalCorruptError, RecordUnreadableError, OSError) as error:
         return records, f"{error}"
