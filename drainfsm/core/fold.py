@@ -267,15 +267,17 @@ def _healthy_step_reached(state: State, event: e.HealthyStepReached, dest: Phase
 class Fold:
     """Reads one attempt's records in the order of the log, and skips what must not count.
 
-    A record counts only where it stands right after what its writer had read (``follows``), once
-    per id, for ever, and only in its own epoch's log. The broker's sequence check is leader-local
-    and can let a stale append through; every reader skips it here, alike.
+    A record counts only right after as many counted records as its writer had read (``follows``),
+    once per id, for ever, and only in its own epoch's log. The broker's sequence check is
+    leader-local and can let a stale append through; every reader skips it here, alike. A skipped
+    record moves nothing: its writer's journal does not have it, so what comes later in the journal
+    must still find its place (``specs/models/Log.tla``).
     """
 
     def __init__(self, *, job_id: str, epoch: int) -> None:
         self.state = State(job_id=job_id, epoch=epoch)
         self.position = 0
-        """Records read, skipped ones included: what the next record must follow."""
+        """Records that counted: what the next record must follow."""
 
         self.skipped = 0
         self._seen: set[str] = set()
@@ -286,11 +288,9 @@ class Fold:
         Raises:
             EventRefusedError: the table does not allow one of its events. The state is unchanged.
         """
-        position = self.position
-        self.position = position + 1
         state = self.state
         if (
-            record.follows != position
+            record.follows != self.position
             or record.epoch != state.epoch
             or record.job_id != state.job_id
             or record.id in self._seen
@@ -298,6 +298,7 @@ class Fold:
             self.skipped += 1
             return False
         self._seen.add(record.id)
+        self.position += 1
         for event in record.events:
             if not isinstance(event, e.UnknownFact):
                 state = evolve(state, event)

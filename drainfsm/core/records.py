@@ -20,7 +20,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     epoch: int
     follows: int
-    """How many records of this attempt's log the writer had read."""
+    """How many records of this attempt's log the writer had read, none of them skipped."""
 
     at_unix_ms: int
     events: tuple[Event | UnknownFact, ...]

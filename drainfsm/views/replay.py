@@ -220,7 +220,7 @@ def _final(fold: Fold, lines: Iterable[Line]) -> Final:
         exit_code=state.exit_code,
         fenced_by=state.fenced_by,
         requeue=state.requeue,
-        record_count=fold.position,
+        record_count=fold.position + fold.skipped,
         event_counts={what: outcomes.count(what) for what in OUTCOMES},
     )
 
