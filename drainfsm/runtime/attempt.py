@@ -99,9 +99,6 @@ def claim_attempt(
         store, log, claimed, now_unix_ms=clock.now_unix_ms(), node_count=config.nnodes
     )
     found = premises.evidence(before_epoch=epoch)
-    journal = premises.open_journal(epoch=epoch)
-    if journal.dropped_bytes:
-        warn(f"{journal.path}: a torn tail of {journal.dropped_bytes} bytes was cut off")
     start = StartAttempt(
         attempt_id=attempt_id,
         node_count=config.nnodes,
@@ -121,7 +118,7 @@ def claim_attempt(
         store_url=store.url,
         restore=restore,
         start=start,
-        journal=_open_journal(config, epoch, warn),
+        journal=_open_journal(premises, epoch, warn),
         publisher=Publisher(
             store,
             log,
@@ -135,9 +132,8 @@ def claim_attempt(
     )
 
 
-def _open_journal(config: RunConfig, epoch: int, warn: Callable[[str], None]) -> Journal:
-    path = journal_path(config.state_dir, job_id=config.job, epoch=epoch)
-    journal = Journal.open(path, job_id=config.job, epoch=epoch)
+def _open_journal(premises: Premises, epoch: int, warn: Callable[[str], None]) -> Journal:
+    journal = premises.open_journal(epoch=epoch)
     if journal.dropped_bytes:
-        warn(f"{path}: a torn tail of {journal.dropped_bytes} bytes was cut off")
+        warn(f"{journal.path}: a torn tail of {journal.dropped_bytes} bytes was cut off")
     return journal
