@@ -179,5 +179,5 @@ class AutoAdapter:
 
     async def left(self, *, requeue: bool, timeout_ms: int) -> str:
         if self._found is None:
-            return "no cloud was found, so none is told"
+            return ""
         return await self._found.left(requeue=requeue, timeout_ms=timeout_ms)

@@ -174,7 +174,7 @@ class ScheduledEvents:
             )
             if reply.status != 200:
                 raise NoAnswerError(f"the StartRequest is answered {reply.status}")
-        said = [f"acknowledged {', '.join(done)}"] if done else ["nothing to acknowledge"]
+        said = [f"acknowledged {', '.join(done)}"] if done else []
         return "; ".join([*said, *(f"not acknowledged: {why}" for why in left_out)])
 
 
@@ -217,7 +217,7 @@ class AzureAdapter(CloudAdapter):
     async def left(self, *, requeue: bool, timeout_ms: int) -> str:
         """The whole job has left: the events may begin, and the machine is free sooner."""
         if not self._events.options.acknowledge:
-            return "acknowledge = false"
+            return ""
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 return await self._events.acknowledge(timeout_s=timeout_ms / 1_000)

@@ -1,4 +1,4 @@
-"""UNKNOWN, signal by signal: reported once it lasts, and again when other signals join or go."""
+"""UNKNOWN: one signal that cannot be read, reported once it lasts, and once it is over."""
 
 from __future__ import annotations
 
@@ -6,39 +6,25 @@ from drainfsm.runtime.sources import NoticeSink
 
 
 class Health:
-    """Of one source. Clears no notice, ever."""
+    """Of one signal. Clears no notice, ever."""
 
-    def __init__(self, *, source: str, sink: NoticeSink) -> None:
+    def __init__(self, *, source: str, limit_ms: int, sink: NoticeSink) -> None:
         self._source = source
+        self._limit_ms = limit_ms
         self._sink = sink
-        self._silent: dict[str, tuple[int, str]] = {}
-        """By signal: since when it has told nothing, and why."""
+        self._silent_since_unix_ms: int | None = None
+        self._reported = False
 
-        self._reported: frozenset[str] = frozenset()
-
-    def told(self, signal: str) -> None:
+    def told(self) -> None:
         """The signal was read."""
-        self._silent.pop(signal, None)
-        self._report(self._reported - {signal})
-
-    def silent(
-        self, signal: str, *, detail: str, since_unix_ms: int, now: int, limit_ms: int
-    ) -> None:
-        """The signal could not be read, in a try that began at ``since_unix_ms``."""
-        first_unix_ms, _ = self._silent.get(signal, (since_unix_ms, ""))
-        self._silent[signal] = (first_unix_ms, detail)
-        if now - first_unix_ms >= limit_ms:
-            self._report(self._reported | {signal})
-
-    def _report(self, late: frozenset[str]) -> None:
-        if late == self._reported:
-            return
-        self._reported = late
-        if not late:
+        self._silent_since_unix_ms = None
+        if self._reported:
+            self._reported = False
             self._sink.recovered(source=self._source)
-            return
-        self._sink.unknown(
-            source=self._source,
-            since_unix_ms=min(self._silent[signal][0] for signal in late),
-            detail="; ".join(f"{signal}: {self._silent[signal][1]}" for signal in sorted(late)),
-        )
+
+    def silent(self, *, detail: str, since_unix_ms: int, now_unix_ms: int) -> None:
+        """The signal could not be read, in a try that began at ``since_unix_ms``."""
+        since = self._silent_since_unix_ms = self._silent_since_unix_ms or since_unix_ms
+        if not self._reported and now_unix_ms - since >= self._limit_ms:
+            self._reported = True
+            self._sink.unknown(source=self._source, since_unix_ms=since, detail=detail)

@@ -64,18 +64,24 @@ class CloudAdapter:
 
     async def watch(self, sink: NoticeSink) -> None:
         """Hear notices until cancelled."""
-        health = Health(source=self._platform.source, sink=sink)
         async with asyncio.TaskGroup() as group:
             ledger = group.create_task(self._open_ledger(sink))
             for signal in self._platform.signals:
-                group.create_task(self._follow(signal, ledger, health))
+                group.create_task(self._follow(signal, ledger, self._health(signal, sink)))
 
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
         source = self._platform.source
         raise ConfigError(f"{source} has no cordon: name the scheduler's adapter in --cordon")
 
     async def left(self, *, requeue: bool, timeout_ms: int) -> str:
-        return f"{self._platform.source} wants to be told nothing"
+        return ""  # the platform wants to be told nothing
+
+    def _health(self, signal: Signal, sink: NoticeSink) -> Health:
+        return Health(
+            source=f"{self._platform.source}/{signal.name}",
+            limit_ms=round(signal.unknown_s * 1_000),
+            sink=sink,
+        )
 
     async def _open_ledger(self, sink: NoticeSink) -> Ledger:
         """The machine's name is asked for once: notices must keep their identity."""
@@ -101,15 +107,9 @@ class CloudAdapter:
             unsure = opened.settle(signal.name, reading, confirm_count=signal.confirm_count)
             now = now_unix_ms()
             if reading.complete:
-                health.told(signal.name)
+                health.told()
             else:
-                health.silent(
-                    signal.name,
-                    detail=reading.detail,
-                    since_unix_ms=began,
-                    now=now,
-                    limit_ms=round(signal.unknown_s * 1_000),
-                )
+                health.silent(detail=reading.detail, since_unix_ms=began, now_unix_ms=now)
             took_s = (now - began) / 1_000
             pause_s = _pause_s(signal, reading, before, took_s=took_s)
             await asyncio.sleep(min(pause_s, CONFIRM_S) if unsure else pause_s)

@@ -67,6 +67,12 @@ class RecordingSink:
                 found[notice.identity] = min(earlier, default=None)
         return found
 
+    @property
+    def unknown_now(self) -> list[str]:
+        """Sources that cannot tell, as far as they have said."""
+        latest = {silence.source: silence.since_unix_ms for silence in self.silences}
+        return [source for source, since in latest.items() if since is not None]
+
     async def until(self, happened: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
         """Wait until what was heard makes ``happened`` true.
 

@@ -167,7 +167,8 @@ def test_a_bad_entry_hides_no_other_and_withdraws_none(server: AwsMetadataServer
     sink = play(server, story, unknown_s="0.1")
     assert [n.native_id.rpartition("/")[2] for n in sink.notices] == ["good"]
     assert sink.withdrawals == []
-    assert "scheduled: garbage" in sink.silences[0].detail
+    assert sink.silences[0].source == "aws/scheduled"
+    assert "garbage" in sink.silences[0].detail
 
 
 def test_a_capacity_block_ends_as_configured(server: AwsMetadataServer) -> None:
@@ -221,7 +222,10 @@ def test_a_token_that_is_refused_is_replaced_within_the_same_read(
 def test_a_new_token_that_is_refused_too_is_unknown(server: AwsMetadataServer) -> None:
     server.fail(Fault.UNAUTHORIZED, part="meta-data")
     sink = play(server, one_silence, unknown_s="0.1", signals="spot")
-    assert sink.silences[0].detail == "spot: 401, with a new token, too"
+    assert (sink.silences[0].source, sink.silences[0].detail) == (
+        "aws/spot",
+        "401, with a new token, too",
+    )
 
 
 async def one_silence(server: AwsMetadataServer, sink: RecordingSink) -> None:

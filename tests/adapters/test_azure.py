@@ -208,7 +208,7 @@ def test_one_vm_of_the_job_acknowledges_for_all(server: AzureMetadataServer) -> 
     event_id, _ = server.schedule("Reboot", in_ms=600_000, resources=("gpu-1", "gpu-0"))
     job_vms = "gpu-0, gpu-1, gpu-2"
     second = left(server, one_notice, vm_name="gpu-1", job_vms=job_vms)
-    assert (second, server.approved) == ("nothing to acknowledge", [])
+    assert (second, server.approved) == ("", [])
     assert left(server, one_notice, vm_name="gpu-0", job_vms=job_vms).startswith("acknowledged")
     assert server.approved == [event_id]
 
@@ -222,13 +222,13 @@ def test_what_has_begun_or_was_cancelled_is_not_acknowledged(server: AzureMetada
         server.remove(cancelled)
         await sink.until(lambda: bool(sink.withdrawals))
 
-    assert left(server, story) == "nothing to acknowledge"
+    assert left(server, story) == ""
     assert server.approved == []
 
 
 def test_acknowledgement_may_be_switched_off(server: AzureMetadataServer) -> None:
     server.schedule("Redeploy", in_ms=600_000)
-    assert left(server, one_notice, acknowledge="false") == "acknowledge = false"
+    assert left(server, one_notice, acknowledge="false") == ""
     assert server.approved == []
 
 

@@ -194,7 +194,7 @@ def test_maintenance_that_cannot_be_told_is_unknown_and_blinds_nothing_else(
 
     server.put("upcoming-maintenance", value)
     silence = play(server, story, unknown_s="0.1").silences[0]
-    assert silence.detail.startswith("upcoming-maintenance: ")
+    assert silence.source == "gcp/upcoming-maintenance"
     assert detail in silence.detail
 
 
