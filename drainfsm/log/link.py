@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Callable
 from typing import TypeVar
@@ -73,6 +72,7 @@ class Link:
                     ping_interval=PING_S,
                     max_outstanding_pings=PINGS_OUTSTANDING_MAX,
                 )
+                _raise_if_cancelled()
         except (TimeoutError, OSError, ValueError, nats.errors.Error) as error:
             await self.close()
             why = self.last_error or f"{error}" or "it does not answer"
@@ -118,21 +118,26 @@ class Link:
         )
         self._calls.add(task)
         try:
-            return await task
+            message = await task
+            _raise_if_cancelled()
         except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if task not in self._dropped or (current is not None and current.cancelling()):
+            _raise_if_cancelled()
+            if task not in self._dropped:
                 raise
             raise BrokerError(f"the connection was lost before {subject} was answered") from None
         finally:
             self._calls.discard(task)
             self._dropped.discard(task)
+        return message
 
     async def close(self, *, timeout_s: float = CLOSE_S) -> None:
         """Bounded, whatever the server does."""
-        with contextlib.suppress(TimeoutError, OSError, nats.errors.Error):
-            async with asyncio.timeout(timeout_s):
-                await self.client.close()
+        closing = asyncio.create_task(self.client.close())
+        done, _ = await asyncio.wait({closing}, timeout=timeout_s)
+        if not done:
+            closing.cancel()
+        elif not closing.cancelled() and (error := closing.exception()):
+            self.last_error = f"{error}"
 
     async def _heard(self, error: Exception) -> None:
         """What no call is told: a lost connection, a denied permission."""
@@ -148,6 +153,14 @@ class Link:
     async def _reconnected(self) -> None:
         for hook in self.reconnect_hooks:
             hook()
+
+
+def _raise_if_cancelled() -> None:
+    """nats-py waits by ``asyncio.wait_for``, which on Python 3.11 loses a cancellation that comes
+    in the same turn as the result."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def public(url: str) -> str:
