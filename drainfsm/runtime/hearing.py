@@ -89,6 +89,7 @@ class Hearing:
                 node_count=config.nnodes,
                 grace_ms=round(config.grace_s * 1_000),
                 options=config.adapters.get(name, {}),
+                now_unix_ms=clock.now_unix_ms,
             )
             self._adapters[name] = load(name, context)
 
