@@ -22,8 +22,10 @@ class AwsMetadataServer(MetadataServer):
 
     variable = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 
-    def __init__(self, *, clock_ahead_ms: int = 0, token_ttl_s_max: int = 21_600) -> None:
-        super().__init__(clock_ahead_ms=clock_ahead_ms)
+    def __init__(
+        self, *, clock_ahead_ms: int = 0, port: int = 0, token_ttl_s_max: int = 21_600
+    ) -> None:
+        super().__init__(clock_ahead_ms=clock_ahead_ms, port=port)
         self._token_ttl_s_max = token_ttl_s_max
         self._tokens: dict[str, int] = {}
         self._hop_limited = False

@@ -21,9 +21,14 @@ class AzureMetadataServer(MetadataServer):
     variable = "DRAINFSM_AZURE_METADATA_ENDPOINT"
 
     def __init__(
-        self, *, clock_ahead_ms: int = 0, vm_name: str = "gpu-0", first_call_s: float = 0.0
+        self,
+        *,
+        clock_ahead_ms: int = 0,
+        port: int = 0,
+        vm_name: str = "gpu-0",
+        first_call_s: float = 0.0,
     ) -> None:
-        super().__init__(clock_ahead_ms=clock_ahead_ms)
+        super().__init__(clock_ahead_ms=clock_ahead_ms, port=port)
         self.vm_name = vm_name
         self.approved: list[str] = []
         """Ids of events that were let begin, in the order of the requests."""

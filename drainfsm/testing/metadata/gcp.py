@@ -19,8 +19,8 @@ class GcpMetadataServer(MetadataServer):
 
     variable = "GCE_METADATA_HOST"
 
-    def __init__(self, *, clock_ahead_ms: int = 0) -> None:
-        super().__init__(clock_ahead_ms=clock_ahead_ms)
+    def __init__(self, *, clock_ahead_ms: int = 0, port: int = 0) -> None:
+        super().__init__(clock_ahead_ms=clock_ahead_ms, port=port)
         self._spurious_count = 0
         self._values: dict[str, str] = {
             "id": "4520031799277581759",

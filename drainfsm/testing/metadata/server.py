@@ -69,7 +69,7 @@ class MetadataServer:
     variable = ""
     """The environment variable that points the cloud's adapter here."""
 
-    def __init__(self, *, clock_ahead_ms: int = 0) -> None:
+    def __init__(self, *, clock_ahead_ms: int = 0, port: int = 0) -> None:
         self.clock_ahead_ms = clock_ahead_ms
         self.changed = threading.Condition()
         """Guards the state, and wakes those who wait for a change of it."""
@@ -78,7 +78,7 @@ class MetadataServer:
         self._clock = Clock()
         self._fault: Fault | None = None
         self._fault_part = ""
-        self._port = 0
+        self._port = port
         self._http: _Http | None = None
         self._thread: threading.Thread | None = None
 

@@ -14,8 +14,8 @@ class AlibabaMetadataServer(MetadataServer):
     variable = "DRAINFSM_ALIBABA_METADATA_ENDPOINT"
     key = "/latest/meta-data/instance/spot/termination-time"
 
-    def __init__(self, *, clock_ahead_ms: int = 0) -> None:
-        super().__init__(clock_ahead_ms=clock_ahead_ms)
+    def __init__(self, *, clock_ahead_ms: int = 0, port: int = 0) -> None:
+        super().__init__(clock_ahead_ms=clock_ahead_ms, port=port)
         self._stated = ""
 
     def interrupt(self, *, in_ms: int) -> int:
