@@ -165,6 +165,8 @@ class Checkpoint:
         """When the next save by time is due. Without agreement there is none."""
         self._wait_for_save()  # it uses the same group
         try:
+            if self._save is not None:
+                raise SaveFailedError("the group is in use by a save that is stuck")
             self._cadence.agree(step, self._exchange)
         except SaveFailedError:
             self._cadence = Cadence(every_steps=self._port.settings.every_steps, every_s=0)

@@ -1,0 +1,262 @@
+"""Two real ranks over gloo save, leave, come back in fresh processes, and go on bit for bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from drainfsm.core.orders import RestoreTarget
+from drainfsm.core.state import generation_id
+from drainfsm.store import open_store
+from drainfsm.testing.ranks import Report, commit_saved, read_reports
+
+WORLD_SIZE = 2
+STEPS = 18
+PERIODIC_AT = 3
+DRAIN_AT = 10
+RANK_SCRIPT = Path(__file__).parent / "checkpoint_rank.py"
+JOB_S_MAX = 200
+
+JOBS = [("ddp", "stateful"), ("ddp", "plain"), ("fsdp2", "plain"), ("fsdp2", "workers")]
+
+
+def run_ranks(
+    tmp_path: Path, scenarios: list[dict[str, Any]], *, codes: tuple[int, ...] = (0, 0)
+) -> list[str]:
+    """Both ranks through all scenarios; returns what each wrote to stderr."""
+    rendezvous = tmp_path / f"rendezvous-{uuid.uuid4().hex}"
+    processes = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-W",
+                "error",
+                "-W",
+                "ignore:'set_vital' is deprecated",  # torchdata 0.11 under torch 2.13
+                str(RANK_SCRIPT),
+                str(rank),
+                str(WORLD_SIZE),
+                str(rendezvous),
+                json.dumps(scenarios),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(WORLD_SIZE)
+    ]
+    try:
+        errors = [process.communicate(timeout=JOB_S_MAX)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    found = tuple(process.returncode for process in processes)
+    assert found == codes, "\n".join(errors)
+    return errors
+
+
+def results(directory: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads((directory / f"result{rank}.json").read_text()) for rank in range(WORLD_SIZE)
+    ]
+
+
+def of(reports: list[Report], kind: str, generation: str) -> list[Report]:
+    return [r for r in reports if r.kind == kind and r.generation_id == generation]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every kind of job once uninterrupted, and once with a periodic save and a drain."""
+    root = tmp_path_factory.mktemp("jobs")
+    scenarios: list[dict[str, Any]] = []
+    for model, loader in JOBS:
+        name = f"{model}-{loader}"
+        common = {"model": model, "loader": loader, "store": str(root / name / "store")}
+        scenarios.append(
+            common
+            | {"directory": str(root / name / "whole"), "steps": STEPS, "checkpointed": False}
+        )
+        scenarios.append(
+            common
+            | {
+                "directory": str(root / name / "first"),
+                "steps": STEPS,
+                "drain_at": DRAIN_AT,
+                "settings": {"every_steps": PERIODIC_AT + 1},
+            }
+        )
+    run_ranks(root, scenarios)
+    return root
+
+
+PERIODIC = generation_id(epoch=1, step=PERIODIC_AT, saver="p")
+DRAIN = generation_id(epoch=1, step=DRAIN_AT, saver="d1")
+
+
+@pytest.fixture(scope="module")
+def committed(saved: Path) -> dict[str, RestoreTarget]:
+    targets = {}
+    for model, loader in JOBS:
+        name = f"{model}-{loader}"
+        store = open_store(str(saved / name / "store"))
+        for step, generation in ((PERIODIC_AT, PERIODIC), (DRAIN_AT, DRAIN)):
+            targets[f"{name}-{step}"] = commit_saved(
+                store,
+                saved / name / "first",
+                generation=generation,
+                step=step,
+                world_size=WORLD_SIZE,
+            )
+    return targets
+
+
+@pytest.fixture(scope="module")
+def resumed(saved: Path, committed: dict[str, RestoreTarget]) -> Path:
+    """Fresh processes: every job from its drain, and one from its periodic save."""
+    scenarios: list[dict[str, Any]] = []
+    for model, loader in JOBS:
+        name = f"{model}-{loader}"
+        for step in (DRAIN_AT, PERIODIC_AT) if loader == "plain" else (DRAIN_AT,):
+            scenarios.append(
+                {
+                    "model": model,
+                    "loader": loader,
+                    "store": str(saved / name / "store"),
+                    "directory": str(saved / name / f"from{step}"),
+                    "steps": STEPS,
+                    "settings": {"verify": "checksums"},
+                    "target": msgspec.to_builtins(committed[f"{name}-{step}"]),
+                }
+            )
+    run_ranks(saved, scenarios)
+    return saved
+
+
+@pytest.mark.parametrize(("model", "loader"), JOBS)
+def test_saving_does_not_disturb_training(saved: Path, model: str, loader: str) -> None:
+    whole = results(saved / f"{model}-{loader}" / "whole")
+    first = results(saved / f"{model}-{loader}" / "first")
+    for rank in range(WORLD_SIZE):
+        assert first[rank]["seen"] == whole[rank]["seen"][: DRAIN_AT + 1]
+    assert whole[0]["seen"] != whole[1]["seen"], "ranks see different data"
+
+
+@pytest.mark.parametrize(("model", "loader"), JOBS)
+def test_a_resumed_job_is_bit_for_bit_the_uninterrupted_one(
+    resumed: Path, model: str, loader: str
+) -> None:
+    """Losses, learning rates, dropout, sample ids; over the end of an epoch."""
+    directory = resumed / f"{model}-{loader}"
+    whole = results(directory / "whole")
+    for step in (DRAIN_AT, PERIODIC_AT) if loader == "plain" else (DRAIN_AT,):
+        again = results(directory / f"from{step}")
+        for rank in range(WORLD_SIZE):
+            assert again[rank]["first"] == step + 1
+            assert again[rank]["seen"] == whole[rank]["seen"][step + 1 :]
+    ids = [sample for entry in whole[0]["seen"] for sample in entry[3]]
+    assert len(ids) > len(set(ids)), "an epoch ends within the run"
+
+
+@pytest.mark.parametrize(("model", "loader"), JOBS)
+def test_each_rank_stages_and_writes_its_share_and_reports_it(
+    saved: Path, committed: dict[str, RestoreTarget], model: str, loader: str
+) -> None:
+    reports = read_reports(saved / f"{model}-{loader}" / "first")
+    for generation in (PERIODIC, DRAIN):
+        staged = [report.size_bytes for report in of(reports, "staged", generation)]
+        assert len(staged) == WORLD_SIZE
+        assert max(staged) <= 0.65 * sum(staged)
+        durable = of(reports, "durable", generation)
+        names = [[entry.name for entry in report.entries] for report in durable]
+        assert names[0] == [".metadata", "__0_0_0.distcp", "__0_1_0.distcp"]
+        assert names[1] == ["__1_0_0.distcp", "__1_1_0.distcp"]
+        assert {e.rank for r in durable for e in r.entries if e.name.startswith("__1")} == {1}
+    assert {report.thread for report in of(reports, "staged", PERIODIC)} != {"MainThread"}
+    kinds = [r.kind for r in reports if r.rank == 0 and r.generation_id in ("", DRAIN)]
+    assert kinds[-4:] == ["quiesced", "staged", "durable", "size"]
+
+
+def test_a_periodic_save_in_flight_is_finished_before_quiesced_is_said(saved: Path) -> None:
+    for model, loader in JOBS:
+        reports = read_reports(saved / f"{model}-{loader}" / "first")
+        for rank in range(WORLD_SIZE):
+            kinds = [(r.kind, r.generation_id) for r in reports if r.rank == rank]
+            last_periodic = generation_id(epoch=1, step=7, saver="p")
+            assert kinds.index(("durable", last_periodic)) < kinds.index(("quiesced", ""))
+
+
+def test_what_one_rank_cannot_write_fails_the_save_everywhere_and_only_that_save(
+    tmp_path: Path,
+) -> None:
+    """Also: two saves may not share a directory, and another world size is refused."""
+    store = open_store(str(tmp_path / "store"))
+    taken = generation_id(epoch=1, step=3, saver="p")
+    store.create_tree(f"generations/{taken}/")
+    common = {"model": "ddp", "loader": "plain", "store": str(tmp_path / "store")}
+    target = RestoreTarget(
+        generation_id="e000001-s000000000001-p", manifest_digest="", step=1, world_size=4
+    )
+    run_ranks(
+        tmp_path,
+        [
+            common
+            | {
+                "directory": str(tmp_path / "full"),
+                "steps": 8,
+                "limit_rank": 1,
+                "limit_bytes": 5_000,
+                "settings": {"every_steps": 2},
+            },
+            common
+            | {
+                "directory": str(tmp_path / "resized"),
+                "steps": 1,
+                "target": msgspec.to_builtins(target),
+            },
+            common
+            | {
+                "directory": str(tmp_path / "after"),
+                "steps": 12,
+                "drain_at": 11,
+            },
+        ],
+    )
+    reports = read_reports(tmp_path / "full")
+    for step, says in ((1, "File too large"), (3, "used once"), (5, "File too large")):
+        generation = generation_id(epoch=1, step=step, saver="p")
+        failed = of(reports, "failed", generation)
+        assert [report.rank for report in failed] == [0, 1]
+        assert all(says in report.reason for report in failed), failed
+        assert all("rank 1" in r.reason for r in failed if step != 3 and r.rank == 0), failed
+        assert [r.rank for r in of(reports, "durable", generation)] == []
+    for result in results(tmp_path / "full"):
+        assert len(result["seen"]) == 8, "a failed save never stops training"
+    for result in results(tmp_path / "resized"):
+        assert "RestoreRefusedError" in result["error"]
+        assert "saved by 4 ranks, and this job has 2" in result["error"]
+    drain = generation_id(epoch=1, step=11, saver="d1")
+    commit_saved(store, tmp_path / "after", generation=drain, step=11, world_size=WORLD_SIZE)
+
+
+def test_a_rank_that_dies_does_not_leave_the_others_waiting(tmp_path: Path) -> None:
+    common = {"model": "plain", "loader": "plain", "store": str(tmp_path / "store")}
+    scenario = common | {
+        "directory": str(tmp_path / "died"),
+        "steps": 6,
+        "die_rank": 1,
+        "die_at": 3,
+        "settings": {"every_steps": 4},
+    }
+    run_ranks(tmp_path, [scenario], codes=(1, 9))  # rank 0: its barrier at the end fails
+    generation = generation_id(epoch=1, step=3, saver="p")
+    failed = of(read_reports(tmp_path / "died"), "failed", generation)
+    assert [report.rank for report in failed] == [0]
+    assert "lost touch with another rank" in failed[0].reason
+    assert len(json.loads((tmp_path / "died" / "result0.json").read_text())["seen"]) == 6
