@@ -200,6 +200,33 @@ def evaluate(
     load: Load,
 ) -> Budget:
     """The rule at one instant. ``clock_skew_ms`` is the larger of configured and estimated skew."""
+    quiesce, durable, commit = _terms(stage, allowances=allowances, samples=samples, load=load)
+    terms = sum(term.value_ms for term in (quiesce, durable, commit) if term is not None)
+    left = remaining_ms(
+        deadline_unix_ms=deadline_unix_ms,
+        now_unix_ms=now_unix_ms,
+        clock_skew_ms=clock_skew_ms,
+    )
+    needed = terms + allowances.exit_margin_ms
+    return Budget(
+        stage=stage,
+        now_unix_ms=now_unix_ms,
+        deadline_unix_ms=deadline_unix_ms,
+        clock_skew_ms=clock_skew_ms,
+        remaining_ms=left,
+        quiesce=quiesce,
+        durable=durable,
+        commit=commit,
+        exit_margin_ms=allowances.exit_margin_ms,
+        needed_ms=needed,
+        fits=left > needed,
+    )
+
+
+def _terms(
+    stage: Stage, *, allowances: Allowances, samples: Sequence[Sample], load: Load
+) -> tuple[Evidence | None, Evidence | None, Evidence | None]:
+    """Quiesce, durable and commit as far as they are still to come."""
     alike = comparable(samples, load)
     quiesce = durable = commit = None
     if stage is Stage.NOTICE:
@@ -223,23 +250,4 @@ def evaluate(
             floor_ms=allowances.commit_ms,
             basis="allowance",
         )
-    terms = sum(term.value_ms for term in (quiesce, durable, commit) if term is not None)
-    left = remaining_ms(
-        deadline_unix_ms=deadline_unix_ms,
-        now_unix_ms=now_unix_ms,
-        clock_skew_ms=clock_skew_ms,
-    )
-    needed = terms + allowances.exit_margin_ms
-    return Budget(
-        stage=stage,
-        now_unix_ms=now_unix_ms,
-        deadline_unix_ms=deadline_unix_ms,
-        clock_skew_ms=clock_skew_ms,
-        remaining_ms=left,
-        quiesce=quiesce,
-        durable=durable,
-        commit=commit,
-        exit_margin_ms=allowances.exit_margin_ms,
-        needed_ms=needed,
-        fits=left > needed,
-    )
+    return quiesce, durable, commit

@@ -13,9 +13,8 @@ from drainfsm.core.deadline import (
     quiesce_by_unix_ms,
 )
 from drainfsm.core.draft import Draft, reject
-from drainfsm.core.fold import merge
 from drainfsm.core.notice import Notice, NoticeClass
-from drainfsm.core.state import HeldNotice, Phase, State
+from drainfsm.core.state import HeldNotice, Phase, State, merge
 
 
 def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from drainfsm.core import events as e
 from drainfsm.core.budget import SAMPLES_MAX, Sample
 from drainfsm.core.lifecycle import TABLE, refusal
-from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.core.records import Record
-from drainfsm.core.state import Committed, HeldNotice, Phase, State
+from drainfsm.core.state import Committed, Phase, State, merge
 
 Handler = Callable[[State, Any, Phase], State]
 F = TypeVar("F", bound=Handler)
@@ -72,29 +71,6 @@ def _notice_received(state: State, event: e.NoticeReceived, dest: Phase) -> Stat
         quiesced_nodes=frozenset(),
         quiesce_ms=None,
     )
-
-
-def merge(held: HeldNotice | None, notice: Notice, *, deadline_unix_ms: int) -> HeldNotice:
-    """Repeats of one notice, in whatever order they came, give one and the same entry."""
-    stated = notice.deadline_unix_ms
-    if held is None:
-        return HeldNotice(notice=notice, earliest_unix_ms=deadline_unix_ms, latest_unix_ms=stated)
-    latest = held.latest_unix_ms
-    if stated is not None:
-        latest = stated if latest is None else max(latest, stated)
-    return HeldNotice(
-        notice=min(held.notice, notice, key=_precedence),
-        earliest_unix_ms=min(held.earliest_unix_ms, deadline_unix_ms),
-        latest_unix_ms=latest,
-    )
-
-
-def _precedence(notice: Notice) -> tuple[Any, ...]:
-    """HARD before SOFT, then the content: a choice that no order of arrival changes."""
-    soft = notice.notice_class is NoticeClass.SOFT
-    deadline = -1 if notice.deadline_unix_ms is None else notice.deadline_unix_ms
-    said = (notice.cause, notice.detail, notice.nodes, notice.clock_skew_ms)
-    return (soft, deadline, *said, notice.received_unix_ms)
 
 
 @_on(e.NoticeWithdrawn)

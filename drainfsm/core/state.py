@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import msgspec
 
@@ -56,6 +57,29 @@ class HeldNotice(msgspec.Struct, frozen=True, kw_only=True):
     """Latest deadline that it stated: recorded, never adopted. None: it never stated one."""
 
     withdrawn: bool = False
+
+
+def merge(held: HeldNotice | None, notice: Notice, *, deadline_unix_ms: int) -> HeldNotice:
+    """Repeats of one notice, in whatever order they came, give one and the same entry."""
+    stated = notice.deadline_unix_ms
+    if held is None:
+        return HeldNotice(notice=notice, earliest_unix_ms=deadline_unix_ms, latest_unix_ms=stated)
+    latest = held.latest_unix_ms
+    if stated is not None:
+        latest = stated if latest is None else max(latest, stated)
+    return HeldNotice(
+        notice=min(held.notice, notice, key=_precedence),
+        earliest_unix_ms=min(held.earliest_unix_ms, deadline_unix_ms),
+        latest_unix_ms=latest,
+    )
+
+
+def _precedence(notice: Notice) -> tuple[Any, ...]:
+    """HARD before SOFT, then the content: a choice that no order of arrival changes."""
+    soft = notice.notice_class is NoticeClass.SOFT
+    deadline = -1 if notice.deadline_unix_ms is None else notice.deadline_unix_ms
+    said = (notice.cause, notice.detail, notice.nodes, notice.clock_skew_ms)
+    return (soft, deadline, *said, notice.received_unix_ms)
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ token = "demo"
 [allowances]
 quiesce_ms = 4000
 commit_ms = 2000
-exit_margin_ms = 4000
+exit_margin_ms = 5000
 clock_skew_ms = 250
 
 [checkpoint]
@@ -89,8 +89,8 @@ class Attempt:
     def __init__(self, place: Place, *, number: int, nats_url: str, training: list[str]) -> None:
         self.place = place
         self.number = number
-        self.nodes = [f"node-{(number - 1) * NODE_COUNT + k}" for k in range(NODE_COUNT)]
-        """Fresh ones each time: cordoned nodes get nothing new."""
+        self.nodes = ["node-0", f"node-{number}"]
+        """Node 1 of each attempt is the one that must leave: the next one gets another."""
 
         self.exited_unix_ms = 0
         self._nats_url = nats_url

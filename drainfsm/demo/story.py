@@ -30,7 +30,7 @@ EVERY_STEPS = 15
 FIRST_NOTICE_STEP = 20
 FIRST_WINDOW_S = 30.0
 SECOND_NOTICE_AFTER_STEPS = 22
-SECOND_WINDOW_S = 7.0
+SECOND_WINDOW_S = 10.0
 """Less than quiesce + durable + commit + exit need: the save is skipped."""
 
 PAUSE_MS = 40
@@ -75,13 +75,13 @@ class Story:
         await self._ended(first, expected=75)
 
         resumed = self.place.last_step()
-        second = self._start("Attempt 2: fresh nodes, the job resumes at the next step")
+        second = self._start("Attempt 2: node-2 in place of node-1, the job resumes at the next step")
         await self._until_step(second, resumed + SECOND_NOTICE_AFTER_STEPS)
         self.display.say(f"A notice of only {SECOND_WINDOW_S:.0f} s: too short for a save")
         await self._notify(second, in_s=SECOND_WINDOW_S)
         await self._ended(second, expected=75)
 
-        third = self._start("Attempt 3: the job resumes from its last committed checkpoint")
+        third = self._start("Attempt 3: node-3 comes in, the job resumes from its last committed checkpoint")
         await self._ended(third, expected=0)
 
     def _start(self, title: str) -> Attempt:
@@ -208,7 +208,7 @@ def main(options: argparse.Namespace) -> int:
 def report(console: Console, result: Result, histories: Histories) -> None:
     """The summary on the terminal."""
     for line in explanations(histories):
-        console.print(line, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     drains = Table(title="Drains")
     for heading in ("", *(drain.drain_id for drain in result.drains)):
         drains.add_column(heading)

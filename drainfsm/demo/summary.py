@@ -200,8 +200,9 @@ def _criteria(
     ]
     return {
         "nothing_new_scheduled_on_the_nodes": len(drains) == 2
-        and all((place.cordoned / name).exists() for a in attempts[:2] for name in a.nodes)
-        and not {n for a in attempts[2:] for n in a.nodes} & set(_names(place.cordoned)),
+        and all((place.cordoned / attempt.nodes[1]).exists() for attempt in attempts[:2])
+        and all(_cordoned_first(history) for history in both)
+        and not {n for later in attempts[2:] for n in later.nodes} & set(_names(place.cordoned)),
         "one_save_decision": len(drains) == 2
         and all(_decision_count(history) == 1 for history in both),
         "complete_manifest": _complete(place),
@@ -213,6 +214,16 @@ def _criteria(
         "replacement_reached_a_valid_step": all(healthy)
         and all(drain.resumed_step == (drain.saved_step or -1) + 1 for drain in drains),
     }
+
+
+def _cordoned_first(history: list[Record]) -> bool:
+    """The cordon succeeded, and is on record before anything was decided about the save."""
+    for event in events_of(history):
+        if isinstance(event, e.NodeCordoned):
+            return event.outcome == "success"
+        if isinstance(event, e.StopStepAgreed | e.SaveSkipped):
+            return False
+    return False
 
 
 def _names(directory: Path) -> list[str]:

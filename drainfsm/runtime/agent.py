@@ -8,9 +8,11 @@ import dataclasses
 import sys
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.notice import Notice
-from drainfsm.errors import ConfigError, CoordinatorLostError
+from drainfsm.errors import CoordinatorLostError
 from drainfsm.runtime import auth
 from drainfsm.runtime import node_messages as n
 from drainfsm.runtime.clock import Clock
@@ -23,6 +25,7 @@ from drainfsm.runtime.node import Node
 from drainfsm.runtime.notices import Notices
 from drainfsm.runtime.signals import hear_signals
 from drainfsm.runtime.tasks import Tasks
+from drainfsm.store import open_store
 
 
 def warn(text: str) -> None:
@@ -39,20 +42,14 @@ async def run_agent(config: RunConfig) -> int:
         StoreError, CheckpointError: the attempt could not be claimed, or not be restored.
         AuthenticationError, NodeRankTakenError, CoordinatorLostError: this node was not let in.
     """
-    check(config)
-    become_subreaper()
-    return await Agent(config).run()
-
-
-def check(config: RunConfig) -> None:
-    """Raises: ConfigError: what only matters once it runs."""
-    if config.nnodes > 1 and not config.token:
-        raise ConfigError(
-            "token: is needed with more than one node; set the same secret DRAINFSM_TOKEN on each"
-        )
     if config.nnodes > 1:
         auth.server_tls(config)
         auth.client_tls(config)
+        if not config.token:
+            token = await asyncio.to_thread(auth.stored_token, open_store(config.store))
+            config = msgspec.structs.replace(config, token=token)
+    become_subreaper()
+    return await Agent(config).run()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

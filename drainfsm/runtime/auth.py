@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import secrets
 import ssl
 
-from drainfsm.errors import ConfigError
+from drainfsm.errors import ConfigError, SlotTakenError
 from drainfsm.runtime.config import RunConfig
+from drainfsm.store import ObjectStore
 
 NONCE_BYTES = 32
+STORED_TOKEN = "token"
 
 
 def nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
+
+
+def stored_token(store: ObjectStore) -> str:
+    """The job token of agents that were given none: a random one, kept beside the checkpoints.
+
+    Whoever can write the store can forge checkpoints anyway, so it gives nothing more away.
+
+    Raises:
+        StoreUnreachableError: the store does not answer.
+    """
+    with contextlib.suppress(SlotTakenError):
+        store.put_if_absent(STORED_TOKEN, secrets.token_hex(NONCE_BYTES).encode())
+    return (store.get(STORED_TOKEN) or b"").decode()
 
 
 def proof(token: str, *, by: str, theirs: bytes, own: bytes, claims: str) -> bytes:

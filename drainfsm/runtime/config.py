@@ -43,7 +43,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """HOST:PORT of node 0's coordinator; empty only with one node (a free loopback port)."""
 
     token: str = ""
-    """Job token, the same on every node; required with more than one."""
+    """Job token, the same on every node; empty: a random one that is kept in the store."""
 
     tls_cert: str = ""
     tls_key: str = ""

@@ -212,18 +212,7 @@ def good_input(state: State, *, ranks_per_node: int = 2) -> i.AnyInput | None:
         case Phase.NOTICED if state.hold_from_unix_ms is None:
             return i.ReportCordon(outcome="success", duration_ms=1)
         case Phase.NOTICED:
-            return i.ReportPositions(
-                positions=tuple(
-                    i.NodePosition(
-                        node=node,
-                        ranks=tuple(range(node * ranks_per_node, (node + 1) * ranks_per_node)),
-                        min_step=4,
-                        max_step=5,
-                        step_ms=1,
-                    )
-                    for node in range(state.world_size // ranks_per_node)
-                )
-            )
+            return _good_positions(state, ranks_per_node=ranks_per_node)
         case Phase.QUIESCING:
             waiting = [n for n in state.expected if n.node not in state.quiesced_nodes]
             node = waiting[0]
@@ -249,3 +238,18 @@ def good_input(state: State, *, ranks_per_node: int = 2) -> i.AnyInput | None:
             return i.ReportExited(exit_code=75, nodes=())
         case _:
             return None
+
+
+def _good_positions(state: State, *, ranks_per_node: int) -> i.ReportPositions:
+    return i.ReportPositions(
+        positions=tuple(
+            i.NodePosition(
+                node=node,
+                ranks=tuple(range(node * ranks_per_node, (node + 1) * ranks_per_node)),
+                min_step=4,
+                max_step=5,
+                step_ms=1,
+            )
+            for node in range(state.world_size // ranks_per_node)
+        )
+    )
