@@ -28,14 +28,14 @@ SIGNALLED = 128
 Ended = Callable[[int | None], None]
 
 
-def watch_exit(pid: int, ended: Ended) -> None:
+def watch_exit(pid: int, ended: Ended) -> bool:
     """Calls ``ended`` once with the exit code as a shell would see it (None: not known), on the
-    running loop. Never, if the process cannot be seen (another pid namespace, or gone already):
-    then the end of its connection has to do."""
+    running loop. False: it never will, as the process cannot be seen (another pid namespace, or
+    gone already): then the end of its connection has to do."""
     try:
         pidfd = os.pidfd_open(pid)
     except (OSError, ValueError):
-        return
+        return False
     loop = asyncio.get_running_loop()
 
     def on_exit() -> None:
@@ -45,6 +45,7 @@ def watch_exit(pid: int, ended: Ended) -> None:
         ended(None if status is None else shell_code(os.waitstatus_to_exitcode(status)))
 
     loop.add_reader(pidfd, on_exit)
+    return True
 
 
 def exit_status(pid: int, pidfd: int) -> int | None:

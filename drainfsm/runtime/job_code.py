@@ -1,24 +1,44 @@
-"""The exit code of a node's part of the job, however its launcher flattened it."""
+"""How a node's part of the job ended, however its launcher flattened it."""
 
 from __future__ import annotations
 
 
 class JobCode:
-    """Remembers how ranks ended. The first that failed tells why: the others die of it."""
+    """Remembers the ranks' ends. The first that failed tells why: the others die of it."""
 
     def __init__(self) -> None:
         self._incarnation = ""
         self._first_failure: int | None = None
+        self._began: set[int] = set()
+        self._live: set[int] = set()
 
-    def rank_ended(self, incarnation: str, exit_code: int | None) -> None:
+    def rank_began(self, rank: int, incarnation: str) -> None:
         if incarnation != self._incarnation:
             self._incarnation = incarnation
             self._first_failure = None  # the launcher started the ranks again: a new chance
+            self._began.clear()
+            self._live.clear()
+        self._began.add(rank)
+        self._live.add(rank)
+
+    def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None:
+        if incarnation != self._incarnation:
+            return
+        self._live.discard(rank)
         if self._first_failure is None and exit_code:
             self._first_failure = exit_code
+
+    def all_ended(self, expected_count: int | None) -> bool:
+        """Every rank of the node was there, and none is left."""
+        return len(self._began) == expected_count and not self._live
 
     def of(self, launcher_code: int) -> int:
         """``launcher_code``: of the command itself. Success is the launcher's to tell."""
         if launcher_code == 0 or self._first_failure is None:
             return launcher_code
         return self._first_failure
+
+    @property
+    def of_ranks(self) -> int:
+        """Without the launcher's word."""
+        return self._first_failure or 0

@@ -63,6 +63,11 @@ class LocalRanks:
         return tuple(sorted(self._ranks))
 
     @property
+    def expected_count(self) -> int | None:
+        """Ranks of this node; None: none has attached yet."""
+        return self._expected_count
+
+    @property
     def _complete(self) -> bool:
         return self._expected_count is not None and len(self._ranks) == self._expected_count
 

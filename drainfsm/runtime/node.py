@@ -30,6 +30,10 @@ LATE_LEAD_MS_MAX = 150
 """So long before a wait is over the late ranks are asked where they are, twice over."""
 
 REAP_S = 5.0
+LAUNCHER_S = 1.0
+"""For a launcher whose ranks have left: the torchrun of a node that is not the store's can spend
+many seconds in its exit barrier, asking a store that has gone."""
+
 END_S = 0.5
 """The last wait for processes that were killed: usually they are long gone."""
 
@@ -68,6 +72,8 @@ class Node:
         self._late: asyncio.Task[None] | None = None
         self._killed: tuple[int, ...] = ()
         self._killing = False
+        self._launcher: asyncio.TimerHandle | None = None
+        self._launcher_ended = False
         self._why_killed = ""
         self._left: asyncio.Future[n.JobLeft] = asyncio.get_running_loop().create_future()
 
@@ -144,12 +150,14 @@ class Node:
             detail = detail or f"processes outlived the command and were killed (ranks: {left})"
             if not await self.job.kill():
                 detail = f"{detail}; a process could not be killed"
-        code = self.job.exit_code or 0
+        code = self._code.of(self.job.exit_code or 0)
+        if self._launcher_ended:
+            code = self._code.of_ranks
         self._link.send(
             n.NodeExited(
                 exit=NodeExit(
                     node=self._config.node_rank,
-                    exit_code=self._code.of(code),
+                    exit_code=code,
                     killed_ranks=self._killed,
                     detail=detail,
                 )
@@ -161,8 +169,25 @@ class Node:
             await asyncio.sleep(REAP_S)
             self.job.reap()
 
+    def rank_began(self, rank: int, incarnation: str) -> None:
+        self._code.rank_began(rank, incarnation)
+
     def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None:
-        self._code.rank_ended(incarnation, exit_code)
+        self._code.rank_ended(rank, incarnation, exit_code)
+        self._check_launcher()
+
+    def _check_launcher(self) -> None:
+        """The ranks have left as they were told: nobody waits long for what launched them."""
+        ended = self._code.all_ended(self._ranks.expected_count)
+        if self._ranks.leaving and ended and self._launcher is None:
+            loop = asyncio.get_running_loop()
+            self._launcher = loop.call_later(LAUNCHER_S, self._end_launcher)
+
+    def _end_launcher(self) -> None:
+        if self.job.exit_code is None and not self._killing:
+            self._killing = self._launcher_ended = True
+            self._why_killed = "the launcher outlived its ranks and was ended"
+            self._tasks.start(self._kill())
 
     def _overran(self, why: str) -> None:
         """The time to be gone is here."""
@@ -209,6 +234,7 @@ class Node:
                 self._expect(None)
                 ranks.leave(at_step)
                 self._limits.set_leave(kill_by)
+                self._check_launcher()
             case n.JobLeft():
                 if not self._left.done():
                     self._left.set_result(order)

@@ -29,8 +29,9 @@ Caller = Callable[[m.FromCaller], Awaitable[m.Answer]]
 
 
 class RankEnds(Protocol):
-    """Who wants to know how ranks' processes end."""
+    """Who wants to know which rank processes live, and how they end."""
 
+    def rank_began(self, rank: int, incarnation: str) -> None: ...
     def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None: ...
 
 
@@ -108,7 +109,8 @@ class RankServer:
             self._ranks.gone(rank, send, how=told(exit_code))
             ended.set()
 
-        watch_exit(pid, on_exit)
+        self._ends.rank_began(rank, attach.incarnation)
+        watched = watch_exit(pid, on_exit)
         send(self._welcome(rank, self._ranks.world_size))
         self._ranks.attached(rank)
         try:
@@ -122,6 +124,8 @@ class RankServer:
             if not ended.is_set():
                 # It closed its session and lives on, or its death has gone unseen so far.
                 self._ranks.gone(rank, send, how="closed its connection")
+                if not watched:
+                    self._ends.rank_ended(rank, attach.incarnation, None)
 
 
 def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
