@@ -13,6 +13,7 @@ from drainfsm.core.state import Phase
 from drainfsm.testing.metadata import AwsMetadataServer, AzureMetadataServer
 from drainfsm.testing.metadata.server import Answer, Request
 from drainfsm.testing.running import RunningJob, running_job
+from drainfsm.views.sources import metrics_text
 
 AWS = {"source": ["aws"], "adapters": {"aws": {"poll_s": "1"}}}
 EVENT = "instance-event-0aaaabbbbccccdddd"
@@ -125,8 +126,13 @@ def test_an_endpoint_that_dies_is_on_record_and_the_job_goes_on(
     unknown = job.wait_for(e.SourceUnknown)
     assert unknown.source.startswith("aws/")
     assert unknown.detail
+    silent = f'drainfsm_source_unknown{{job="{job.job}",source="{unknown.source}",node="0"}}'
+    assert f"{silent} 1\n" in metrics_text(job.job, job.records())
     aws.start()
-    job.wait_for(e.SourceRecovered)
+    job.wait_for(e.SourceRecovered, count=len(job.find(e.SourceUnknown)))
+    job.wait(
+        lambda: f"{silent} 0\n" in metrics_text(job.job, job.records()) or None, what="recovery"
+    )
     aws.interrupt(in_ms=60_000)
     assert agent.wait() == 75
     assert job.find(e.ManifestPublished) != []

@@ -1,0 +1,124 @@
+"""The adapter of docs/adapters.md, installed as a third party installs it: we are not touched."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from drainfsm.core import events as e
+from drainfsm.core.notice import NoticeClass
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.sources import adapter_names, load_adapter
+from drainfsm.testing.adapter_contract import check_adapter, context_for
+from drainfsm.testing.metadata import TencentMetadataServer
+from drainfsm.testing.notice_sink import RecordingSink, watching
+from drainfsm.testing.running import RunningJob, running_job
+
+PAGE = Path(__file__).parents[2] / "docs" / "adapters.md"
+
+
+def block(mark: str) -> str:
+    blocks = re.findall(r"^```\w*\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (found,) = [text for text in blocks if mark in text]
+    return str(found)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A directory as pip leaves it: the module, and what tells of its entry point."""
+    site = tmp_path / "site"
+    info = site / "maintenance_adapter-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "maintenance_adapter.py").write_text(block("class Maintenance:"))
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: maintenance-adapter\nVersion: 1.0\n"
+    )
+    entry_points = block("entry-points").replace("project.entry-points.", "").replace('"', "")
+    (info / "entry_points.txt").write_text(entry_points.replace("= maint", "=maint"))
+    return site
+
+
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(site))
+    return site
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[RunningJob]:
+    with running_job(tmp_path) as running:
+        yield running
+
+
+def later(seconds: int) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
+
+
+def test_it_is_found_by_its_name_and_keeps_the_contract(installed: Path, tmp_path: Path) -> None:
+    assert "maintenance" in adapter_names()
+    path = tmp_path / "maintenance"
+    path.write_text(later(3_600))
+    context = context_for({"path": str(path)})
+    sink = asyncio.run(
+        check_adapter(lambda c: load_adapter("maintenance", c), context, notice_count=1)
+    )
+    assert sink.notices[0].notice_class is NoticeClass.SOFT
+
+
+def test_it_tells_none_unknown_and_present_apart(installed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "maintenance"
+    first, second = later(3_600), later(7_200)
+
+    async def run() -> RecordingSink:
+        adapter = load_adapter("maintenance", context_for({"path": str(path)}))
+        async with watching(adapter) as sink:
+            path.write_text(first)
+            await sink.until(lambda: bool(sink.notices))
+            path.write_text("soon")
+            await sink.until(lambda: bool(sink.unknown_now))
+            assert sink.withdrawals == []
+            path.write_text(second)
+            await sink.until(lambda: len(sink.identities) == 2)
+            path.unlink()
+            await sink.until(lambda: len(sink.withdrawals) == 2)
+            return sink
+
+    sink = asyncio.run(run())
+    assert sink.identities == [f"maintenance/{first}", f"maintenance/{second}"]
+    assert sink.standing == {}
+
+
+def test_a_job_drains_for_it(job: RunningJob, site: Path, tmp_path: Path) -> None:
+    path = tmp_path / "maintenance"
+    agent = job.start(
+        job.toy(),
+        variables={"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])},
+        settings={"source": ["maintenance"], "adapters": {"maintenance": {"path": str(path)}}},
+    )
+    job.wait_for(e.HealthyStepReached)
+    path.write_text(later(12))
+    assert agent.wait() == 75
+    assert job.find(e.NoticeReceived)[0].notice.source == "maintenance"
+    assert job.find(e.ManifestPublished) != []
+
+
+def test_an_adapter_that_is_not_installed_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="maintenance: no such adapter is installed"):
+        load_adapter("maintenance", context_for())
+
+
+def test_the_library_example_hears_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, object] = {"__name__": "example"}
+    exec(block("async def first_notice"), names)
+    first_notice = names["first_notice"]
+    assert callable(first_notice)
+    with TencentMetadataServer() as server:
+        monkeypatch.setenv(server.variable, server.endpoint)
+        server.interrupt(in_ms=60_000)
+        assert asyncio.run(first_notice("tencent")).notices[0].source == "tencent"
