@@ -129,7 +129,7 @@ def _average_gradients(model: nn.Module) -> None:
     dist.all_reduce(flat)
     flat /= dist.get_world_size()
     sizes = [gradient.numel() for gradient in gradients]
-    for gradient, averaged in zip(gradients, flat.split(sizes), strict=True):
+    for gradient, averaged in zip(gradients, torch.split(flat, sizes), strict=True):
         gradient.copy_(averaged.view_as(gradient))
 
 
