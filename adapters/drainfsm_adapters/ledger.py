@@ -48,6 +48,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """It is happening: the deadline is now."""
 
     detail: str = ""
+    nodes: tuple[str, ...] = ()
+    """Nodes that go away; empty: this machine, or the whole job."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +197,7 @@ class Ledger:
                 deadline_unix_ms=deadline,
                 received_unix_ms=now,
                 clock_skew_ms=0 if stated is None else self._clock.uncertainty_ms,
+                nodes=observed.nodes,
                 detail=observed.detail,
             )
         )

@@ -12,6 +12,7 @@ import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.deadline import durable_by_unix_ms, kill_by_unix_ms
+from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.state import Phase, State
 
 
@@ -125,11 +126,16 @@ def effects_of(event: e.Event, state: State) -> tuple[AnyEffect, ...]:
         case e.AttemptLost() if state.phase is Phase.LOST:
             return (RecordRequeue(cause="lost"), LeaveRanks(kill_by_unix_ms=0))
         case e.AttemptFinished():
-            return (RecordRequeue(cause="finished" if event.exit_code == 0 else "failed"),)
-        case e.Exited() if state.requeue is None:
-            return (RecordRequeue(cause="finished" if event.exit_code == 0 else state.cause),)
+            return (RecordRequeue(cause=_own_end(event.exit_code)),)
+        case e.Exited(exit_code=code) if state.requeue is None:
+            return (RecordRequeue(cause=state.cause if code == EX_TEMPFAIL else _own_end(code)),)
         case _:
             return ()
+
+
+def _own_end(exit_code: int) -> str:
+    """Of a job that ended by itself, in a drain that had not stopped it or in none."""
+    return "finished" if exit_code == 0 else "failed"
 
 
 def _leave(state: State, *, now_unix_ms: int) -> tuple[AnyEffect, ...]:

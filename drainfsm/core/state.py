@@ -42,6 +42,11 @@ class Phase(enum.StrEnum):
         """A drain is open."""
         return self in ACTIVE
 
+    @property
+    def draining(self) -> bool:
+        """A drain has begun. One that is scheduled has not: the job runs as ever."""
+        return self in ACTIVE and self is not Phase.SCHEDULED
+
 
 OVER = frozenset({Phase.EXITED, Phase.CANCELLED, Phase.LOST})
 ACTIVE = frozenset(set(Phase) - OVER - {Phase.IDLE})

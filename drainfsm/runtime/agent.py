@@ -79,10 +79,14 @@ class Agent:
         self._tasks = Tasks(warn)
         self._notices = Notices(config, self._clock, warn=warn)
         self._host: Host | None = None
+        self._hearing: Hearing | None = None
 
     async def run(self) -> int:
         with hear_signals(self._config.signals, self._clock, self.hear):
-            return await self.live()
+            exit_code = await self.live()
+            if self._hearing is not None:
+                await self._hearing.stay()
+            return exit_code
 
     def hear(self, notice: Notice) -> None:
         """From a signal."""
@@ -118,6 +122,7 @@ class Agent:
     async def _run_node(self, link: Link) -> int:
         config, epoch = self._config, link.welcome.epoch
         hearing = self._parts.make_hearing(config, self._clock, epoch=epoch, warn=self._warn)
+        self._hearing = hearing
         node = self._parts.make_node(
             config, self._clock, link, hearing, self._notices, self._tasks, self._warn
         )
@@ -125,6 +130,7 @@ class Agent:
             node.job.others.update(self._host.process_ids)
             self._host.on_server_started = node.job.others.add
             self._host.on_failed = node.lose
+            self._host.interpret_with(hearing.interpret)
         connection = self._tasks.start(self._follow(link, node))
         try:
             async with node.listening():

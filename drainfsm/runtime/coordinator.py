@@ -5,15 +5,17 @@ Reports of the nodes become inputs of the core; what the core decides is journal
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from drainfsm.core import inputs as i
 from drainfsm.core.effects import effects_of
 from drainfsm.core.events import MissingRank, NodeExit
+from drainfsm.core.notice import Notice
 from drainfsm.core.state import State
 from drainfsm.errors import DrainfsmError
 from drainfsm.runtime import node_messages as n
+from drainfsm.runtime import signals
 from drainfsm.runtime.attempt import Attempt
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -50,6 +52,9 @@ class Coordinator:
     ) -> None:
         self.attempt = attempt
         self.follower = follower
+        self.interpret: Callable[[Notice], Awaitable[Notice | None]] | None = None
+        """What a bare signal means, by a source that knows; None: it is said already."""
+
         self._clock = clock
         self._warn = warn
         self._config = config
@@ -173,8 +178,14 @@ class Coordinator:
     async def _on_notice(self, node: int, message: n.NodeNotice | n.NodeWithdrawal) -> None:
         given: i.AnyInput
         if isinstance(message, n.NodeNotice):
-            given = i.ReceiveNotice(notice=message.notice)
-            self._effects.heard_by(node, message.notice)
+            notice = await self._interpreted(message.notice)
+            if notice is None:
+                detail = self._standing(self.state)
+                answer = n.NoticeAnswer(ask=message.ask, error="", detail=detail)
+                self._nodes.tell(answer, (node,))
+                return
+            given = i.ReceiveNotice(notice=notice)
+            self._effects.heard_by(node, notice)
         else:
             given = i.WithdrawNotice(
                 source=message.source, native_id=message.native_id, reason=message.reason
@@ -188,10 +199,15 @@ class Coordinator:
             answer = n.NoticeAnswer(ask=message.ask, error="", detail=detail)
         self._nodes.tell(answer, (node,))
 
+    async def _interpreted(self, notice: Notice) -> Notice | None:
+        if notice.source != signals.SOURCE or self.interpret is None:
+            return notice
+        return await self.interpret(notice)
+
     def _node_exited(self, node: int, message: n.NodeExited) -> None:
         everybody = self._gather.exited(node, message)
         self._ending.node_exited(self.state, everybody=everybody)
-        if not everybody and message.exit.exit_code > 0 and not self.state.phase.active:
+        if not everybody and message.exit.exit_code > 0 and not self.state.phase.draining:
             self._tasks.start(self._effects.end_the_others())
 
     # --- decisions ------------------------------------------------------------------------------

@@ -237,7 +237,7 @@ class Effects:
     async def end_the_others(self) -> None:
         """One node's part of the job failed; the rest cannot go on without it for long."""
         await asyncio.sleep(JOB_END_GRACE_S)
-        if not self._ledger.state.phase.active:
+        if not self._ledger.state.phase.draining:
             self._nodes.tell(n.LeaveNode(at_step=None, kill_by_unix_ms=self._clock.now_unix_ms()))
 
     # --- requeue --------------------------------------------------------------------------------

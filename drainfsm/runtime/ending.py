@@ -62,7 +62,7 @@ class Ending:
             return
         self._everybody_exited = True
         own = self._gather.first_failure
-        drained = self._told_to_leave or (state.phase.active and own != 0)
+        drained = self._told_to_leave or (state.phase.draining and own != 0)
         exit_code = EX_TEMPFAIL if drained else own
         self._submit(ReportExited(exit_code=exit_code, nodes=self._gather.exits()))
         self.decided(state)

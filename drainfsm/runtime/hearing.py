@@ -9,13 +9,15 @@ from typing import Protocol
 from drainfsm.core.notice import Notice
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.sources import Adapter, AdapterContext, load_adapter
+from drainfsm.runtime.sources import Adapter, AdapterContext, Interpreter, Staying, load_adapter
 from drainfsm.runtime.tasks import Tasks
 
 RESTART_S = 1.0
 """Before a source that failed is watched again; doubles up to ``RESTART_S_MAX``."""
 
 RESTART_S_MAX = 30.0
+INTERPRET_MS = 1_000
+"""What the handler's allowance is for: until then a signal's deadline is the job's grace."""
 
 
 class Ears(Protocol):
@@ -125,6 +127,27 @@ class Hearing:
         except Exception as error:  # recorded; the drain goes on
             return "failed", f"{type(error).__name__}: {error}"
         return "success", detail
+
+    async def interpret(self, notice: Notice) -> Notice | None:
+        """A signal's notice, with what a source makes of it. None: that source has said it all."""
+        for name in self._config.source:
+            adapter = self._adapters[name]
+            if not isinstance(adapter, Interpreter):
+                continue
+            try:
+                async with asyncio.timeout(INTERPRET_MS / 1_000):
+                    return await adapter.interpret(notice, timeout_ms=INTERPRET_MS)
+            except TimeoutError:
+                self._warn(f"{name}: took too long to say what {notice.native_id} means")
+            except Exception as error:  # the bare signal still counts
+                self._warn(f"{name}: {type(error).__name__}: {error}")
+        return notice
+
+    async def stay(self) -> None:
+        """The last of all: where the platform must end this process, wait for it."""
+        for adapter in self._adapters.values():
+            if isinstance(adapter, Staying):
+                await adapter.stay()
 
     async def left(self, *, requeue: bool, timeout_ms: int) -> None:
         """The whole job has left: every adapter's last act, side by side."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+from drainfsm.core.notice import Notice
 from drainfsm.errors import BrokerError
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.shipper import Shipper
@@ -130,6 +131,10 @@ class Host:
             self._warn(
                 f"cannot write {places.run_info_path(self._config.state_dir, info.job_id)}: {error}"
             )
+
+    def interpret_with(self, interpret: Callable[[Notice], Awaitable[Notice | None]]) -> None:
+        """Who says what a bare signal means."""
+        self._coordinator.interpret = interpret
 
     async def flush(self, *, timeout_ms: int) -> None:
         """Everything on record reaches the stream, if it can in time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -67,6 +67,25 @@ class Adapter(Protocol):
     async def left(self, *, requeue: bool, timeout_ms: int) -> str:
         """The whole job has left (called on every node, after its ranks are gone): acknowledge,
         or requeue. ``requeue``: the job wants to come back. Returns a detail for the log."""
+
+
+@runtime_checkable
+class Interpreter(Protocol):
+    """What an adapter may have besides, where the platform sends signals and knows why."""
+
+    async def interpret(self, notice: Notice, *, timeout_ms: int) -> Notice | None:
+        """What a bare signal means. None: the adapter has said it by a notice of its own.
+
+        Called on node 0 only, for the signals of every node.
+        """
+
+
+@runtime_checkable
+class Staying(Protocol):
+    """What an adapter may have besides, where a process must not end by itself to come back."""
+
+    async def stay(self) -> None:
+        """Called after everything else; returns when the process may end."""
 
 
 AdapterFactory = Callable[[AdapterContext], Adapter]

@@ -1,0 +1,112 @@
+"""Slurm's own commands, each with a time limit. They speak to slurmctld, which may not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+
+from drainfsm_adapters.slurm_options import SlurmOptions
+from drainfsm_adapters.slurm_records import (
+    Job,
+    Limits,
+    Node,
+    job_of,
+    limits_of,
+    nodes_of,
+    reservation_end_unix_s,
+)
+
+OUTPUT_CHARACTERS_MAX = 300
+
+
+class SlurmFailedError(Exception):
+    """A command gave no answer in time, or was refused."""
+
+
+class SlurmMissingError(SlurmFailedError):
+    """A command cannot be started."""
+
+
+async def run_command(
+    command: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None
+) -> str:
+    """Its output.
+
+    Raises:
+        SlurmFailedError: says what went wrong.
+        SlurmMissingError: and what to do.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env=dict(os.environ if environment is None else environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SlurmMissingError(
+            f"cannot run {command[0]}: {error.strerror}; in a container, mount Slurm's commands "
+            "and the munge socket, or name scontrol in [adapters.slurm]"
+        ) from error
+    try:
+        async with asyncio.timeout(max(0.0, timeout_s)):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        raise SlurmFailedError(f"{command[0]} gave no answer within {timeout_s:.1f} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        said = (errors or output).decode(errors="replace").strip()[:OUTPUT_CHARACTERS_MAX]
+        raise SlurmFailedError(f"{' '.join(command[:3])}: {said or process.returncode}")
+    return output.decode(errors="replace")
+
+
+class Scontrol:
+    """The questions and orders that this adapter has. All raise ``SlurmFailedError``."""
+
+    def __init__(self, options: SlurmOptions) -> None:
+        self._program = options.scontrol
+        self._job_format = "--json" if options.json else "-o"
+        self._environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
+
+    async def job(self, job_id: str, *, timeout_s: float) -> Job:
+        output = await self._run(self._job_format, "show", "job", job_id, timeout_s=timeout_s)
+        try:
+            found = job_of(output, job_id=job_id)
+        except ValueError as error:
+            raise SlurmFailedError(f"scontrol show job: not understood: {error}") from error
+        if found is None:
+            raise SlurmFailedError(f"slurmctld does not know job {job_id}")
+        return found
+
+    async def nodes(self, names: str, *, timeout_s: float) -> tuple[Node, ...]:
+        return nodes_of(await self._run("-o", "show", "node", names, timeout_s=timeout_s))
+
+    async def reservation_end_unix_s(self, name: str, *, timeout_s: float) -> int | None:
+        output = await self._run("-o", "show", "reservation", name, timeout_s=timeout_s)
+        return reservation_end_unix_s(output)
+
+    async def limits(self, partition: str, *, timeout_s: float) -> Limits:
+        """The site's configuration; a partition that is hidden from us is left out."""
+        config = await self._run("show", "config", timeout_s=timeout_s)
+        described = ""
+        if partition:
+            described = await self._run("-o", "show", "partition", partition, timeout_s=timeout_s)
+        return limits_of(config=config, partition=described)
+
+    async def drain(self, names: str, *, reason: str, timeout_s: float) -> None:
+        order = (f"nodename={names}", "state=drain", f"reason={reason}")
+        await self._run("update", *order, timeout_s=timeout_s)
+
+    async def requeue(self, job_id: str, *, timeout_s: float) -> None:
+        await self._run("requeue", job_id, timeout_s=timeout_s)
+
+    async def _run(self, *arguments: str, timeout_s: float) -> str:
+        return await run_command(
+            (self._program, *arguments), timeout_s=timeout_s, environment=self._environment
+        )

@@ -1,0 +1,90 @@
+"""``[adapters.slurm]``, and which run of which job this is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from drainfsm.errors import ConfigError
+
+SOURCE = "slurm"
+REQUEUE = ("scontrol", "stay", "none")
+NODE_DRAIN = ("leave", "ignore")
+
+
+class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times in seconds."""
+
+    poll_s: float = 0.0
+    """Between two looks at the job; 0: 30 s, or a fifth of the partition's GraceTime if less."""
+
+    nodes_s: float = 60.0
+    """Between two looks at the state of its nodes; 0: never."""
+
+    timeout_s: float = 5.0
+    """Of one command; less where less is left."""
+
+    unknown_s: float = 60.0
+    """A controller that has told nothing for so long is reported."""
+
+    warning_s: float = 60.0
+    """The N of ``--signal=…@N``: a signal so long (and a minute) before the end is the warning."""
+
+    requeue: str = "scontrol"
+    """Last act of a job that wants to come back: ``scontrol`` requeue; ``stay``, to be killed and
+    requeued by the preemption; ``none``."""
+
+    resubmit: str = ""
+    """Shell command that submits the job again where requeue is off."""
+
+    node_drain: str = "leave"
+    """What follows from a node of the job being drained: ``leave``, or ``ignore``."""
+
+    scontrol: str = "scontrol"
+    json: bool = False
+    """Ask for JSON (Slurm 23.02 and newer) in place of text."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Job ids come back after a requeue: only with the restart count do they name one run."""
+
+    job_id: str
+    restarts: int
+    node: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.job_id}.{self.restarts}"
+
+
+def run_of(environment: Mapping[str, str]) -> Run:
+    """Raises: ConfigError: this is no process of a Slurm job."""
+    job_id = environment.get("SLURM_JOB_ID", "")
+    restarts = environment.get("SLURM_RESTART_COUNT", "") or "0"
+    if not job_id.isdecimal() or not restarts.isdecimal():
+        raise ConfigError(
+            "slurm: no SLURM_JOB_ID in the environment: start `drainfsm run` inside a job "
+            "(in a container, pass the SLURM_ variables on)"
+        )
+    return Run(job_id=job_id, restarts=int(restarts), node=environment.get("SLURMD_NODENAME", ""))
+
+
+def slurm_options(options: Mapping[str, str]) -> SlurmOptions:
+    """Raises: ConfigError: an unknown key, or a value that is none; names it."""
+    try:
+        loaded = msgspec.convert(dict(options), SlurmOptions, strict=False)
+    except msgspec.ValidationError as error:
+        known = ", ".join(sorted(SlurmOptions.__struct_fields__))
+        raise ConfigError(f"[adapters.slurm] {error} (known keys: {known})") from error
+    for name, choices in (("requeue", REQUEUE), ("node_drain", NODE_DRAIN)):
+        if getattr(loaded, name) not in choices:
+            given = getattr(loaded, name)
+            raise ConfigError(f"[adapters.slurm] {name} = {given!r}: take {', '.join(choices)}")
+    for name in ("poll_s", "nodes_s", "warning_s"):
+        if getattr(loaded, name) < 0:
+            raise ConfigError(f"[adapters.slurm] {name}: must not be negative")
+    for name in ("timeout_s", "unknown_s"):
+        if not getattr(loaded, name) > 0:
+            raise ConfigError(f"[adapters.slurm] {name}: must be above 0")
+    return loaded
