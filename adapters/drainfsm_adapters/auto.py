@@ -103,11 +103,7 @@ class Detected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def detect(now_unix_ms: Callable[[], int]) -> Detected:
-    """Which cloud this is, within ``PROBE_S`` and a little.
-
-    Raises:
-        ConfigError: an environment variable names an endpoint that is none.
-    """
+    """Which cloud this is, within ``PROBE_S`` and a little."""
     answers = await asyncio.gather(
         *(probe(now_unix_ms) for probe in PROBES.values()), return_exceptions=True
     )
@@ -125,8 +121,16 @@ def adapter(context: AdapterContext) -> AutoAdapter:
     """The factory behind ``--source auto``.
 
     Raises:
-        ConfigError: an option is wrong, of whichever cloud.
+        ConfigError: an option, or an endpoint in the environment, is wrong, of whichever cloud.
     """
+    for text, option in (
+        (aws.endpoint_text(), aws.ENDPOINT_VARIABLE),
+        (gcp.endpoint_text(), gcp.HOST_VARIABLE),
+        (azure.endpoint_text(), azure.ENDPOINT_VARIABLE),
+        (alibaba.endpoint_text(), alibaba.ENDPOINT_VARIABLE),
+        (tencent.endpoint_text(), tencent.ENDPOINT_VARIABLE),
+    ):
+        endpoint_of(text, option=option)
     for key in context.options:
         cloud, _, option = key.partition("_")
         if cloud not in FACTORIES or not option:

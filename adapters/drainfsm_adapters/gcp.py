@@ -39,7 +39,7 @@ class GcpOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     signals: str = ""
     """Which to hear, comma-separated; empty: all."""
 
-    long_poll_s: float = 20.0
+    long_poll_s: float = 10.0
     """How long the server may hold an answer back; a dead one is noticed after that."""
 
     preempted_s: float = 30.0

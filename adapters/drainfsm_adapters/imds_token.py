@@ -24,6 +24,8 @@ class TokenSession:
         self._token = ""
         self._renew_at_unix_ms = 0
         self._lock = asyncio.Lock()
+        self._renewals = 0
+        self._problem = ""
 
     async def get(self, path: str) -> Reply:
         """A 401 is answered once with a new token.
@@ -49,9 +51,19 @@ class TokenSession:
             self._renew_at_unix_ms = 0
 
     async def _fresh_token(self) -> str:
+        before = self._renewals
         async with self._lock:
-            if self._client.now_unix_ms() >= self._renew_at_unix_ms:
+            if self._client.now_unix_ms() < self._renew_at_unix_ms:
+                return self._token
+            if self._renewals > before:  # another reader has tried meanwhile, in vain
+                raise NoAnswerError(self._problem)
+            try:
                 await self._renew()
+            except NoAnswerError as error:
+                self._problem = str(error)
+                raise
+            finally:
+                self._renewals += 1
             return self._token
 
     async def _renew(self) -> None:

@@ -143,3 +143,11 @@ def test_an_option_that_is_wrong_is_refused_before_anything_is_asked(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         auto.adapter(context_for(options))
+
+
+def test_an_endpoint_that_is_none_is_refused_before_anything_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DRAINFSM_AZURE_METADATA_ENDPOINT", "https://169.254.169.254")
+    with pytest.raises(ConfigError, match="DRAINFSM_AZURE_METADATA_ENDPOINT"):
+        auto.adapter(context_for())

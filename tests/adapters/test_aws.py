@@ -239,6 +239,19 @@ def test_the_hop_limit_is_diagnosed(server: AwsMetadataServer) -> None:
     assert "GET is answered 401" in sink.silences[0].detail
 
 
+def test_readers_that_wait_for_one_token_request_share_its_failure(
+    server: AwsMetadataServer,
+) -> None:
+    """One after the other they would hold each other up for a time-out each."""
+
+    async def story(server: AwsMetadataServer, sink: RecordingSink) -> None:
+        await sink.until(lambda: len(sink.unknown_now) == 4)
+        assert server.count("/latest/api/token") == 1
+
+    server.limit_hops()
+    play(server, story, unknown_s="0.1", timeout_s="1")
+
+
 def test_a_service_that_is_switched_off_is_told_from_the_hop_limit(
     server: AwsMetadataServer,
 ) -> None:
