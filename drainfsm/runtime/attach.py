@@ -13,6 +13,7 @@ from drainfsm.errors import AgentUnreachableError, ConfigError, ProtocolError
 from drainfsm.runtime import messages as m
 from drainfsm.runtime.ipc import Codec, encode_frame, receive
 from drainfsm.runtime.rank import Session
+from drainfsm.runtime.shield import shield_children
 
 C = TypeVar("C")
 
@@ -61,6 +62,7 @@ def attach_session(
         reason = answer.reason if isinstance(answer, m.Refused) else f"it sent {answer!r}"
         raise ConfigError(f"the agent refused this rank: {reason}")
     connection.settimeout(None)
+    shield_children()
     return Session(answer, connection, make_checkpoint=make_checkpoint)
 
 

@@ -1,0 +1,43 @@
+"""Children that a rank forks: a signal to everybody passes them by, one of their parent does not.
+
+A job's processes ignore the signals of a notice. A DataLoader worker installs a handler for SIGTERM
+of its own and would die of it, and its rank with it; ``Pool.terminate`` on the other hand would wait
+for ever for a worker that ignores its SIGTERM. So in a forked child SIGTERM is blocked, and a
+thread looks at who sent it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+_TERM = {signal.SIGTERM}
+_on = False
+
+
+def shield_children() -> None:
+    """From here on, for children forked by this process and by theirs. Does nothing where SIGTERM
+    is not ignored: then no agent has asked for it."""
+    global _on
+    if not _on and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+        _on = True
+        os.register_at_fork(after_in_child=_guard)
+
+
+def _guard() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(
+        target=_obey, args=(os.getppid(),), name="drainfsm-shield", daemon=True
+    ).start()
+
+
+def _obey(parent: int) -> None:
+    while True:
+        sender = signal.sigwaitinfo(_TERM).si_pid
+        if sender in (parent, os.getpid()) or os.getppid() != parent:
+            # In this thread alone it is not blocked: the process ends by it, or handles it.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _TERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)
