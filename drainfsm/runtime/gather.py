@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from drainfsm.core import inputs as i
 from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.state import Phase, State
@@ -19,7 +21,7 @@ class Gather:
         self._first_steps: dict[int, int] = {}
         self._restored: dict[int, n.NodeRestored] = {}
         self._exits: dict[int, NodeExit] = {}
-        self._first_failure = 0
+        self._failures: list[tuple[int, bool, int, int]] = []
 
     def formed(self, node: int, message: n.NodeFormed) -> i.FormWorld | None:
         before = self._formed.get(node)
@@ -84,8 +86,12 @@ class Gather:
 
     def exited(self, node: int, message: n.NodeExited) -> bool:
         """True: no node is left."""
-        self._exits.setdefault(node, message.exit)
-        self._first_failure = self._first_failure or message.exit.exit_code
+        if node not in self._exits:
+            self._exits[node] = message.exit
+            if (code := message.exit.exit_code) > 0:
+                at = sys.maxsize if message.failed_unix_ms is None else message.failed_unix_ms
+                # In one millisecond: 1 is what a rank ends with that was left alone by another.
+                self._failures.append((at, code == 1, len(self._failures), code))
         return self._exits.keys() >= self._nodes
 
     def has_exited(self, node: int) -> bool:
@@ -93,8 +99,8 @@ class Gather:
 
     @property
     def first_failure(self) -> int:
-        """Exit code of the node that failed first; 0: none did."""
-        return self._first_failure
+        """Exit code of the node whose rank failed first, by the nodes' clocks; 0: none did."""
+        return min(self._failures)[3] if self._failures else 0
 
     def exits(self) -> tuple[NodeExit, ...]:
         """One for every node, also for those that said nothing."""

@@ -9,24 +9,30 @@ class JobCode:
     def __init__(self) -> None:
         self._incarnation = ""
         self._first_failure: int | None = None
+        self.failed_unix_ms: int | None = None
+        """When that was."""
+
         self._began: set[int] = set()
         self._live: set[int] = set()
 
     def rank_began(self, rank: int, incarnation: str) -> None:
         if incarnation != self._incarnation:
             self._incarnation = incarnation
-            self._first_failure = None  # the launcher started the ranks again: a new chance
+            # The launcher started the ranks again: a new chance.
+            self._first_failure = self.failed_unix_ms = None
             self._began.clear()
             self._live.clear()
         self._began.add(rank)
         self._live.add(rank)
 
-    def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None:
+    def rank_ended(
+        self, rank: int, incarnation: str, exit_code: int | None, *, now_unix_ms: int
+    ) -> None:
         if incarnation != self._incarnation:
             return
         self._live.discard(rank)
         if self._first_failure is None and exit_code:
-            self._first_failure = exit_code
+            self._first_failure, self.failed_unix_ms = exit_code, now_unix_ms
 
     def all_ended(self, expected_count: int | None) -> bool:
         """Every rank of the node was there, and none is left."""

@@ -160,7 +160,8 @@ class Node:
                     exit_code=code,
                     killed_ranks=self._killed,
                     detail=detail,
-                )
+                ),
+                failed_unix_ms=self._code.failed_unix_ms,
             )
         )
 
@@ -173,7 +174,8 @@ class Node:
         self._code.rank_began(rank, incarnation)
 
     def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None:
-        self._code.rank_ended(rank, incarnation, exit_code)
+        now_unix_ms = self._clock.now_unix_ms()
+        self._code.rank_ended(rank, incarnation, exit_code, now_unix_ms=now_unix_ms)
         self._check_launcher()
 
     def _check_launcher(self) -> None:

@@ -142,6 +142,8 @@ class NodeExited(Message, frozen=True, kw_only=True):
     """No process of the job is left on the node."""
 
     exit: NodeExit
+    failed_unix_ms: int | None = None
+    """When the node's first rank failed; None: none did."""
 
 
 class NodeCordoned(Message, frozen=True, kw_only=True):

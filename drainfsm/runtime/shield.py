@@ -1,9 +1,9 @@
 """Children that a rank forks: a signal to everybody passes them by, one of their parent does not.
 
-A job's processes ignore the signals of a notice. A DataLoader worker installs a handler for SIGTERM
-of its own and would die of it, and its rank with it; ``Pool.terminate`` on the other hand would wait
-for ever for a worker that ignores its SIGTERM. So in a forked child SIGTERM is blocked, and a
-thread looks at who sent it.
+A job's processes ignore the signals of a notice. But a DataLoader worker installs a handler for
+SIGTERM of its own, and would die of it, and its rank with it; and ``Process.terminate`` would be
+in vain where SIGTERM stays ignored. So in a forked child SIGTERM is blocked, and a thread looks
+at who sent it.
 """
 
 from __future__ import annotations
