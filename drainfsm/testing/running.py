@@ -36,6 +36,9 @@ WAIT_S = 60.0
 
 POLL_S = 0.02
 
+MARK = "TOY_JOB"
+"""Environment variable of every process of a job."""
+
 TOY = (sys.executable, "-m", "drainfsm.testing.toy_rank")
 TOY_LAUNCHER = (sys.executable, "-m", "drainfsm.testing.toy_launcher")
 
@@ -45,10 +48,15 @@ QUICK = Allowances(
 """Small reserves, so that a short grace is enough for a drain."""
 
 _MAIN = """
-import sys, msgspec
+import os, resource, sys
+from drainfsm.testing import crashing
+crashing.install("agent" + os.environ["NODE_RANK"])
+import msgspec
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.process import run_process
 config = msgspec.json.decode(sys.argv[1], type=RunConfig, dec_hook=lambda type_, text: type_(text))
+if limit := int(sys.argv[2]):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 run_process(config)
 """
 
@@ -82,8 +90,10 @@ class RunningJob:
         checkpoint: CheckpointSettings | None = None,
         variables: dict[str, str] | None = None,
         settings: Mapping[str, object] | None = None,
+        file_bytes_max: int = 0,
     ) -> Agent:
-        """The agent of one node, as a process. ``settings``: more of its ``RunConfig``."""
+        """The agent of one node, as a process. ``settings``: more of its ``RunConfig``;
+        ``file_bytes_max``: beyond it a write fails, as on a full disk."""
         config: dict[str, object] = {
             "job": self.job,
             "store": str(self.store),
@@ -99,11 +109,8 @@ class RunningJob:
             "checkpoint": checkpoint or CheckpointSettings(),
             **(settings or {}),
         }
-        agent = Agent(
-            self,
-            config,
-            {"NNODES": str(self.nnodes), "NODE_RANK": str(node_rank), **(variables or {})},
-        )
+        marks = {"NNODES": str(self.nnodes), "NODE_RANK": str(node_rank), MARK: self.job}
+        agent = Agent(self, config, {**marks, **(variables or {})}, file_bytes_max)
         self.agents.append(agent)
         return agent
 
@@ -200,6 +207,20 @@ class RunningJob:
         lines = path.read_text().splitlines() if path.exists() else []
         return [int(step) for e, step in map(str.split, lines) if int(e) == epoch]
 
+    def processes(self) -> list[int]:
+        """Every process of the job that lives, agents included."""
+        return pids_with(f"\0{MARK}={self.job}\0")
+
+    def rank_pid(self, rank: int) -> int:
+        found = set(self.processes()) & set(pids_with(f"\0RANK={rank}\0"))
+        if len(found) != 1:
+            raise AssertionError(f"rank {rank} is run by processes {found}")
+        return found.pop()
+
+    def wait_until_gone(self) -> None:
+        """No process of the job is left."""
+        self.wait_anyway(lambda: None if self.processes() else True, what="end of all processes")
+
     def close(self) -> None:
         for agent in self.agents:
             agent.close()
@@ -209,14 +230,18 @@ class Agent:
     """One ``drainfsm run`` process."""
 
     def __init__(
-        self, job: RunningJob, config: dict[str, object], variables: dict[str, str]
+        self,
+        job: RunningJob,
+        config: dict[str, object],
+        variables: dict[str, str],
+        file_bytes_max: int,
     ) -> None:
         self.job = job
         self._log = job.directory / f"agent-{secrets.token_hex(4)}.log"
         text = msgspec.json.encode(config).decode()
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN, text],
+                [sys.executable, "-c", _MAIN, text, str(file_bytes_max)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **variables},
@@ -259,8 +284,8 @@ def free_port() -> int:
         return port
 
 
-def pids_with(variable: str) -> list[int]:
-    """Processes of this user that were started with this text in their environment."""
+def pids_with(text: str) -> list[int]:
+    """Processes of this user that have the text in the environment that they were started with."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -268,6 +293,6 @@ def pids_with(variable: str) -> list[int]:
                 environment = Path("/proc", name, "environ").read_bytes()
             except OSError:
                 continue
-            if variable.encode() in environment:
+            if text.encode() in environment:
                 found.append(int(name))
     return found

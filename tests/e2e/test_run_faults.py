@@ -10,7 +10,7 @@ import pytest
 
 from drainfsm.core import events as e
 from drainfsm.core.state import Phase
-from drainfsm.testing.running import RunningJob, pids_with, running_job
+from drainfsm.testing.running import RunningJob, running_job
 
 SIGKILLED = -signal.SIGKILL
 
@@ -87,7 +87,7 @@ def test_a_rank_that_hangs_is_named_skipped_and_killed(pair: RunningJob) -> None
 def test_a_rank_that_dies_while_the_others_quiesce_is_named(pair: RunningJob) -> None:
     pair.start_toys("--hang", "2@15")
     pair.wait(lambda: pair.steps(0)[14:] or None, what="step 14")
-    victim = rank_pid(pair, 2)
+    victim = pair.rank_pid(2)
     pair.agents[0].signal()
     pair.wait_for(e.StopStepAgreed)
     os.kill(victim, signal.SIGKILL)
@@ -158,7 +158,7 @@ def test_kill_9_of_an_agent_leaves_no_process_and_loses_the_attempt(
     pair.agents[node_rank].process.kill()
     assert pair.agents[1 - node_rank].wait() == 75
     assert pair.agents[node_rank].wait() == SIGKILLED
-    gone(pair)
+    pair.wait_until_gone()
     if node_rank == 1:
         assert pair.state().phase is Phase.LOST
     again = pair.find(e.CheckpointCommitted)[-1]
@@ -181,7 +181,7 @@ def test_a_silent_node_is_lost(pair: RunningJob) -> None:
     assert "has said nothing" in pair.find(e.AttemptLost)[0].reason
     stopped.signal(signal.SIGCONT)
     assert stopped.wait() == 75
-    gone(pair)
+    pair.wait_until_gone()
 
 
 def test_an_attempt_that_was_taken_over_publishes_nothing(job: RunningJob) -> None:
@@ -198,27 +198,43 @@ def test_an_attempt_that_was_taken_over_publishes_nothing(job: RunningJob) -> No
     assert job.find(e.ManifestPublished, epoch=2) != []
 
 
-def rank_pid(job: RunningJob, rank: int) -> int:
-    trace = str(job.trace).encode()
-    for pid in pids_with(f"\0RANK={rank}\0"):
-        if trace in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
-    raise AssertionError(f"rank {rank} is not running")
+def test_a_node_that_fails_ends_the_job_with_its_code_on_every_node(pair: RunningJob) -> None:
+    """Rank 3 fails; the others fail for want of it. All agents tell the first failure."""
+    pair.start_toys("--die", "3@10@85")
+    assert [agent.wait() for agent in pair.agents] == [85, 85]
+    assert pair.find(e.AttemptFinished)[0].exit_code == 85
 
 
-def gone(job: RunningJob) -> None:
-    """No process of the job is left."""
-    trace = str(job.trace).encode()
-
-    def none() -> bool | None:
-        found = [pid for pid in pids_with("DRAINFSM_SOCKET") if trace in _cmdline(pid)]
-        return True if not found else None
-
-    job.wait_anyway(none, what="end of every process")
+def test_a_notice_before_the_coordinator_is_there_still_ends_the_agent(pair: RunningJob) -> None:
+    agent = pair.start(pair.toy(), node_rank=1, grace_s=3.0)
+    pair.wait(lambda: "waiting for the coordinator" in agent.output() or None, what="waiting")
+    agent.signal()
+    assert agent.wait() == 75
 
 
-def _cmdline(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+def test_a_full_disk_under_the_journal_is_told_and_the_deadline_kept(job: RunningJob) -> None:
+    """No file of the agent may grow beyond the limit: the journal takes no more records."""
+    limit = 3_000
+    agent = job.start(job.toy(), grace_s=4.0, file_bytes_max=limit)
+    job.wait_for(e.HealthyStepReached)
+    agent.signal()
+    assert agent.wait() == 75
+    assert "cannot write the journal" in agent.output()
+    job.wait_until_gone()
+    again = job.start(job.toy("--steps", "10"))
+    assert again.wait() == 0
+    assert job.find(e.AttemptStarted, epoch=2) != []
+
+
+def test_a_store_that_hangs_delays_no_exit(job: RunningJob) -> None:
+    """A named pipe in the way of the manifest: whoever opens it waits for ever."""
+    agent = job.start(job.toy("--save-s", "1"), grace_s=8.0)
+    job.wait_for(e.HealthyStepReached)
+    requeue = job.store / "requeue"
+    requeue.mkdir()
+    os.mkfifo(requeue / "000001.json")
+    agent.signal()
+    assert agent.wait() == 75
+    assert job.find(e.ManifestPublished) != []
+    assert job.find(e.RequeueRecorded)[0].error != ""
+    assert job.find(e.Exited)[0].remaining_ms > 0

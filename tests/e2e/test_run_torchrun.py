@@ -1,0 +1,101 @@
+"""``drainfsm run -- torchrun``: the real launcher, real collectives, signals to all of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from drainfsm.core import events as e
+from drainfsm.testing.running import RunningJob, free_port
+
+TRAINING = """
+import os, sys, time
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
+from drainfsm.runtime.attach import attach_session
+from drainfsm.testing.toy_rank import Saver, _parser
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield torch.ones(4)
+
+dist.init_process_group("gloo")
+options = _parser().parse_args(sys.argv[1:])
+session = attach_session()
+saver = Saver(session, options)
+batches = iter(DataLoader(Endless(), num_workers=1))
+first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+for step in range(saver.restore(), options.steps):
+    batch = next(batches)
+    dist.all_reduce(batch)
+    time.sleep(options.step_s)
+    if options.die and first_life and (session.rank, step) == (1, 20):
+        os._exit(85)
+    if session.step_done(step):
+        break
+session.close()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> tuple[str, ...]:
+    script = tmp_path / "training.py"
+    script.write_text(TRAINING)
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    return (
+        *launcher,
+        "--master-port",
+        str(free_port()),
+        "--max-restarts",
+        "{restarts}",
+        str(script),
+    )
+
+
+def with_restarts(torchrun: tuple[str, ...], count: int) -> tuple[str, ...]:
+    return tuple(part.format(restarts=count) for part in torchrun)
+
+
+def test_a_signal_to_every_process_of_the_group_drains_and_kills_nobody(
+    job: RunningJob, torchrun: tuple[str, ...]
+) -> None:
+    """As a batch system signals: the agent, torchrun, the ranks, their DataLoader workers."""
+    agent = job.start(with_restarts(torchrun, 0), grace_s=30)
+    job.wait_for(e.HealthyStepReached)
+    everybody = job.processes()
+    assert len(everybody) >= 6, "agent, torchrun, two ranks, two loader workers"
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        for pid in everybody:
+            os.kill(pid, number)
+    assert agent.wait() == 75
+    assert len(job.find(e.ManifestPublished)) == 1, agent.output()
+    exited = job.find(e.Exited)[0]
+    assert (exited.nodes[0].exit_code, exited.nodes[0].killed_ranks) == (0, ())
+
+
+def test_the_exit_code_of_a_worker_survives_torchrun(
+    job: RunningJob, torchrun: tuple[str, ...]
+) -> None:
+    agent = job.start((*with_restarts(torchrun, 0), "--die", "1@20@85"))
+    assert agent.wait() == 85
+    assert job.find(e.AttemptFinished)[0].exit_code == 85
+
+
+def test_ranks_that_torchrun_starts_again_attach_again_and_drain(
+    job: RunningJob, torchrun: tuple[str, ...]
+) -> None:
+    agent = job.start((*with_restarts(torchrun, 1), "--die", "1@20@85"), grace_s=30)
+    job.wait(
+        lambda: [f for f in job.find(e.WorldFormed) if f.save_bytes][1:] or None,
+        what="second world",
+    )
+    agent.signal()
+    assert agent.wait() == 75
+    assert job.find(e.ManifestPublished) != []
+    assert job.find(e.Exited)[0].nodes[0].exit_code == 0
