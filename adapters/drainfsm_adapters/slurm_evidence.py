@@ -56,8 +56,9 @@ def end_of(
     soon = killed_by_unix_ms(signalled_unix_ms=now_unix_ms, limits=limits, grace_ms=grace_ms)
     if job.restarts > run.restarts:
         return _end("requeue", soon, f"run {job.restarts} has replaced this one: {_told(job)}")
-    if job.ending:
-        return _end(ending_cause(job), soon, _told(job))
+    if job.ending:  # its EndTime is when that began
+        late_ms = max(0, now_unix_ms - (job.end_unix_s or now_unix_ms) * 1_000)
+        return _end(ending_cause(job), soon - late_ms, _told(job))
     if job.end_unix_s is None:
         return None
     end_unix_ms = job.end_unix_s * 1_000

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -73,6 +74,16 @@ class Premises:
         return Journal.open(path, job_id=self._config.job, epoch=epoch)
 
 
+def new_attempt_id(environment: Mapping[str, str]) -> str:
+    """Unique, and where a scheduler started us with its own name of this run in front: job ids of
+    Slurm come back after a requeue, together with the restart count they do not."""
+    unique = uuid.uuid4().hex
+    job_id = environment.get("SLURM_JOB_ID", "")
+    if not job_id:
+        return unique
+    return f"slurm-{job_id}.{environment.get('SLURM_RESTART_COUNT') or 0}-{unique}"
+
+
 def claim_attempt(
     config: RunConfig,
     clock: Clock,
@@ -88,7 +99,7 @@ def claim_attempt(
         RestoreRefusedError: the requeue record names a generation that no commit names.
         JournalLockedError: the journal of this epoch is in use.
     """
-    attempt_id = uuid.uuid4().hex
+    attempt_id = new_attempt_id(os.environ)
     premises = Premises(config) if premises is None else premises
     store = premises.open_store()
     log = CommitLog(store, job_id=config.job, pause=premises.pause)
