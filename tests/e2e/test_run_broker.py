@@ -1,0 +1,70 @@
+"""``drainfsm run`` and the shared log: whole in the end, whatever the server does meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from drainfsm.core import events as e
+from drainfsm.core.records import Record
+from drainfsm.core.state import Phase
+from drainfsm.log.embedded import EmbeddedServer
+from drainfsm.log.jetstream import connect
+from drainfsm.runtime.places import read_run_info
+from drainfsm.testing.running import RunningJob, running_job
+
+
+def stream(url: str, job: RunningJob) -> list[Record]:
+    async def read() -> list[Record]:
+        connection = await connect(url, timeout_s=30)
+        try:
+            return list(await connection.read_job(job.job))
+        finally:
+            await connection.close()
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("when", [e.NoticeReceived, e.StopStepAgreed, e.ManifestPublished])
+def test_a_drain_of_two_nodes_completes_with_the_server_killed_in_the_middle(
+    tmp_path: Path, when: type[e.Fact]
+) -> None:
+    server = EmbeddedServer.start(tmp_path / "nats")
+    with running_job(tmp_path, nnodes=2, nats=server.url) as job:
+        job.start_toys("--save-s", "0.5")
+        job.wait_for(e.HealthyStepReached)
+        job.agents[1].signal()
+        job.wait(lambda: job.find(when) or None, what=when.__name__)  # type: ignore[type-var]
+        server.kill()
+        assert [agent.wait() for agent in job.agents] == [75, 75]
+        assert job.state().phase is Phase.EXITED
+        assert job.find(e.ManifestPublished) != []
+
+        server = EmbeddedServer.start(tmp_path / "nats", port=server.port)
+        job.start_toys("--steps", "200")
+        assert [agent.wait() for agent in job.agents[2:]] == [0, 0]
+        assert stream(server.url, job) == [*job.records(1), *job.records(2)]
+    server.stop()
+
+
+def test_the_embedded_server_holds_the_log_and_ends_with_the_agent(tmp_path: Path) -> None:
+    with running_job(tmp_path, nats="") as job:
+        agent = job.start(job.toy())
+        job.wait_for(e.HealthyStepReached)
+        info = job.wait(
+            lambda: (
+                found
+                if (found := read_run_info(job.state_dir, job.job)) and found.nats_url
+                else None
+            ),
+            what="address of the server in run.json",
+        )
+        assert info.pid == agent.process.pid
+        agent.signal()
+        assert agent.wait() == 75
+        job.wait_until_gone()
+        server = EmbeddedServer.start(job.state_dir / job.job / "nats")
+        assert stream(server.url, job) == job.records()
+        server.stop()
