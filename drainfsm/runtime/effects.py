@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 
 from drainfsm.core import effects as fx
@@ -249,6 +250,9 @@ class Effects:
         return min(SETTLE_S, self._clock.seconds_until(state.usable_deadline_unix_ms) / 4)
 
     async def _record_requeue(self, cause: str) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settle_s()):
+                await in_thread("close", self._publisher.close)
         await self.saves.settle(timeout_s=self._settle_s())
         state = self._ledger.state
         record = requeue_record(

@@ -48,6 +48,7 @@ class Publisher:
         self._settings = settings
         self._clock = clock
         self._one_at_a_time = threading.Lock() if lock is None else lock
+        self._closed = False
 
     def verify(self, written: Written, *, world_size: int) -> i.ReportVerified:
         """Every file that a rank reported is in the store, and no other.
@@ -77,6 +78,8 @@ class Publisher:
             StoreUnreachableError: no answer; whether it is committed is not known.
         """
         with self._one_at_a_time:
+            if self._closed:
+                raise SaveFailedError(f"{written.generation_id} came after the requeue record")
             now_unix_ms = self._clock.now_unix_ms()
             manifest = Manifest(
                 job_id=self._job_id,
@@ -106,6 +109,11 @@ class Publisher:
                 )
             )
             return Published(manifest_digest=digest, slot=slot)
+
+    def close(self) -> None:
+        """Publish nothing more: the requeue record, which comes next, names the newest commit."""
+        with self._one_at_a_time:
+            self._closed = True
 
     def record_requeue(self, record: RequeueRecord) -> None:
         write_requeue(self._store, record)

@@ -22,6 +22,9 @@ from drainfsm.core.orders import SaveOrder
 from drainfsm.core.state import generation_id
 from drainfsm.runtime.attach import attach_session
 from drainfsm.runtime.rank import Session
+from drainfsm.store import open_store
+from drainfsm.store.generations import generation_prefix
+from drainfsm.testing import crashing
 
 FOREVER_S = 1e6
 CONNECT_S = 60.0
@@ -32,6 +35,7 @@ TOY_PORT = "TOY_PORT"
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     rank = int(os.environ.get("RANK", "0"))
+    crashing.install(f"rank{rank}")
     if options.absent == rank:
         time.sleep(FOREVER_S)
     session: Session[None] = attach_session()
@@ -62,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--save-s", type=float, default=0.0, help="from staged to durable")
     parser.add_argument("--exit-s", type=float, default=0.0, help="from the last step to the exit")
     parser.add_argument("--every", type=int, default=0, help="a periodic save every so many steps")
+    parser.add_argument("--durably", action="store_true", help="by way of the store's writer")
     parser.add_argument("--size", type=int, default=100, help="bytes that each rank saves")
     parser.add_argument("--trace", type=Path, help="directory for the steps that were done")
     parser.add_argument("--exit-code", type=int, default=0)
@@ -143,8 +148,12 @@ class Saver:
         self._session.report_staged(generation, len(data))
         time.sleep(self._options.save_s)
         file = self._file(generation)
+        prefix = generation_prefix(generation)
         file.parent.mkdir(parents=True, exist_ok=True)
-        if not self._options.save_lies:
+        if self._options.durably:
+            with open_store(self._session.store_url).writer(f"{prefix}{file.name}") as stream:
+                stream.write(data)
+        elif not self._options.save_lies:
             file.write_bytes(data)
         entry = Entry(
             name=file.name,
