@@ -10,7 +10,7 @@ DEV_READY := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types clean
+.PHONY: help demo test check lint types mutants crash-matrix clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -30,6 +30,12 @@ lint: $(DEV_READY)  ## formatting, code rules, import contracts
 
 types: $(DEV_READY)  ## mypy, strict
 	$(BIN)/mypy
+
+mutants: $(DEV_READY)  ## break the core on purpose, once for each fault: do the tests notice? (about 10 minutes)
+	$(BIN)/python tests/mutants/run.py
+
+crash-matrix: $(DEV_READY)  ## kill writer, coordinator or job at every point of a save (about 10 minutes)
+	$(BIN)/python -m drainfsm.testing.crash_matrix
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
