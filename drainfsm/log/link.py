@@ -36,6 +36,7 @@ class Link:
         self.last_error = ""
         self.reconnect_hooks: list[Callable[[], None]] = []
         self._on_error = on_error
+        self._opening = False
         self._calls: set[asyncio.Task[Msg]] = set()
         self._dropped: set[asyncio.Task[Msg]] = set()
 
@@ -55,6 +56,7 @@ class Link:
             BrokerError: no server answers in time, or it refuses the credentials.
         """
         user, password, token = _credentials(self.url)
+        before, self._opening = _cancellations(), True
         try:
             async with asyncio.timeout(timeout_s):
                 await self.client.connect(
@@ -72,7 +74,8 @@ class Link:
                     ping_interval=PING_S,
                     max_outstanding_pings=PINGS_OUTSTANDING_MAX,
                 )
-                _raise_if_cancelled()
+                if _cancellations() > before:
+                    raise asyncio.CancelledError
         except (TimeoutError, OSError, ValueError, nats.errors.Error) as error:
             await self.close()
             why = self.last_error or f"{error}" or "it does not answer"
@@ -80,6 +83,8 @@ class Link:
         except BaseException:
             await self.close()
             raise
+        finally:
+            self._opening = False
 
     async def call(
         self, subject: str, body: bytes, answer: type[T], *, headers: dict[str, str] | None = None
@@ -117,17 +122,18 @@ class Link:
             self.client.request(subject, body, timeout=REQUEST_S, headers=headers)
         )
         self._calls.add(task)
+        before = _cancellations()
         try:
             message = await task
-            _raise_if_cancelled()
         except asyncio.CancelledError:
-            _raise_if_cancelled()
-            if task not in self._dropped:
+            if task not in self._dropped or _cancellations() > before:
                 raise
             raise BrokerError(f"the connection was lost before {subject} was answered") from None
         finally:
             self._calls.discard(task)
             self._dropped.discard(task)
+        if _cancellations() > before:
+            raise asyncio.CancelledError
         return message
 
     async def close(self, *, timeout_s: float = CLOSE_S) -> None:
@@ -142,6 +148,10 @@ class Link:
     async def _heard(self, error: Exception) -> None:
         """What no call is told: a lost connection, a denied permission."""
         self.last_error = f"{error}".strip() or type(error).__name__
+        if self._opening and "authorization" in self.last_error.lower():
+            raise BrokerError(  # nats-py would ask again with the same credentials
+                f"the NATS server {public(self.url)} refuses the credentials: {self.last_error}"
+            )
         if self._on_error is not None:
             self._on_error(f"NATS server {public(self.url)}: {self.last_error}")
 
@@ -155,12 +165,11 @@ class Link:
             hook()
 
 
-def _raise_if_cancelled() -> None:
-    """nats-py waits by ``asyncio.wait_for``, which on Python 3.11 loses a cancellation that comes
-    in the same turn as the result."""
+def _cancellations() -> int:
+    """Of the running task, so far. nats-py waits by ``asyncio.wait_for``, which on Python 3.11
+    loses a cancellation that comes in the same turn as the result."""
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+    return 0 if task is None else task.cancelling()
 
 
 def public(url: str) -> str:

@@ -81,8 +81,8 @@ def test_other_users_can_neither_read_its_token_nor_do_without(
     for name in ("token", "nats-server.conf"):
         assert (nats_server.data_dir / name).stat().st_mode & 0o077 == 0
     for url in (f"127.0.0.1:{nats_server.port}", f"nats://wrong@127.0.0.1:{nats_server.port}"):
-        with pytest.raises(BrokerError, match="Authorization Violation") as refused:
-            asyncio.run(connect(url, timeout_s=2))
+        with pytest.raises(BrokerError, match="refuses the credentials") as refused:
+            asyncio.run(connect(url, timeout_s=60))
         assert "wrong" not in str(refused.value)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainfsm.core.records import Record
@@ -77,6 +77,7 @@ def until_damage(path: Path) -> Iterator[Record]:
         yield from read_journal(path)
 
 
+@settings(deadline=None)
 @given(groups=GROUPS, data=st.data())
 def test_a_truncated_journal_has_exactly_the_appends_before_the_cut(
     directory: Path, groups: list[int], data: st.DataObject
@@ -88,6 +89,7 @@ def test_a_truncated_journal_has_exactly_the_appends_before_the_cut(
     expect(journal, records, good_bytes=good_bytes)
 
 
+@settings(deadline=None)
 @given(groups=GROUPS, data=st.data())
 def test_damage_in_the_last_append_loses_only_that_one(
     directory: Path, groups: list[int], data: st.DataObject
@@ -105,6 +107,7 @@ def test_damage_in_the_last_append_loses_only_that_one(
     expect(journal, journal.records[: journal.counts[-2]], good_bytes=start)
 
 
+@settings(deadline=None)
 @given(groups=GROUPS, tail=st.binary(min_size=1, max_size=200) | st.integers(1, 9000).map(bytes))
 def test_garbage_behind_the_last_append_is_cut_off(
     directory: Path, groups: list[int], tail: bytes
@@ -114,6 +117,7 @@ def test_garbage_behind_the_last_append_is_cut_off(
     expect(journal, journal.records, good_bytes=len(journal.data))
 
 
+@settings(deadline=None)
 @given(groups=GROUPS, data=st.data())
 def test_damage_before_the_last_append_is_refused_and_left_alone(
     directory: Path, groups: list[int], data: st.DataObject
@@ -129,6 +133,7 @@ def test_damage_before_the_last_append_is_refused_and_left_alone(
     assert journal.path.read_bytes() == damaged
 
 
+@settings(deadline=None)
 @given(groups=st.lists(st.integers(1, 3), min_size=2, max_size=5), data=st.data())
 def test_a_piece_cut_out_before_the_last_append_is_noticed(
     directory: Path, groups: list[int], data: st.DataObject
