@@ -19,16 +19,6 @@ from drainfsm.errors import ManifestMismatchError, RecordUnreadableError
 T = TypeVar("T")
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    v: int = SCHEMA_VERSION
-    id: str
-    job_id: str
-    epoch: int
-    follows: int
-    at_unix_ms: int
-    events: tuple[Event, ...]
-
-
 class _Loose(msgspec.Struct, frozen=True, kw_only=True):
     v: int = SCHEMA_VERSION
     id: str
@@ -44,7 +34,7 @@ class _Kind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder = msgspec.json.Encoder()
-_strict = msgspec.json.Decoder(_Wire)
+_strict = msgspec.json.Decoder(Record)
 _loose = msgspec.json.Decoder(_Loose)
 _kind = msgspec.json.Decoder(_Kind)
 _event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Event)
@@ -84,15 +74,7 @@ def decode(data: bytes | memoryview) -> Record:
         raise RecordUnreadableError(f"{error}: {bytes(data[:120])!r}") from error
     if wire.v > SCHEMA_VERSION:
         raise _newer(wire.v)
-    return Record(
-        v=wire.v,
-        id=wire.id,
-        job_id=wire.job_id,
-        epoch=wire.epoch,
-        follows=wire.follows,
-        at_unix_ms=wire.at_unix_ms,
-        events=wire.events,
-    )
+    return wire
 
 
 def _decode_loosely(data: bytes | memoryview) -> Record:

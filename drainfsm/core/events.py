@@ -8,7 +8,7 @@ numbers that it used (a ``Budget``), so that a postmortem can recompute it.
 from __future__ import annotations
 
 import re
-from typing import TypeAlias, get_args
+from typing import TypeAlias, final, get_args
 
 import msgspec
 
@@ -357,6 +357,7 @@ class SourceRecovered(Fact, frozen=True, kw_only=True):
     node: int
 
 
+@final
 class UnknownFact(msgspec.Struct, frozen=True, kw_only=True):
     """An event of a kind that this version does not know; kept as it is, changes nothing."""
 

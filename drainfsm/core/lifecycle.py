@@ -150,21 +150,22 @@ LIFECYCLE: tuple[Step, ...] = (
 _Rows = tuple[tuple[Phase, Guard | None], ...]
 
 
-def _compile() -> dict[tuple[type[Fact], Phase], _Rows]:
-    compiled: dict[tuple[type[Fact], Phase], _Rows] = {}
+def _compile() -> dict[type[Fact], dict[Phase, _Rows]]:
+    compiled: dict[type[Fact], dict[Phase, _Rows]] = {}
     for step in LIFECYCLE:
+        by_phase = compiled.setdefault(step.event, {})
         for source in step.sources:
-            rows = compiled.get((step.event, source), ())
-            compiled[step.event, source] = (*rows, (step.dest or source, step.guard))
+            rows = by_phase.get(source, ())
+            by_phase[source] = (*rows, (step.dest or source, step.guard))
     return compiled
 
 
 TABLE = _compile()
-"""(event class, state) to its rows, for the fold."""
+"""Event class, then state, to its rows, for the fold."""
 
 
 def refusal(state: State, event: Event) -> EventRefusedError:
-    rows = TABLE.get((type(event), state.phase), ())
+    rows = TABLE[type(event)].get(state.phase, ())
     reasons = [guard.__doc__ or guard.__name__ for _, guard in rows if guard is not None]
     return EventRefusedError(
         snake_case(type(event).__name__), phase=state.phase, reason=" ".join(reasons)
@@ -173,4 +174,4 @@ def refusal(state: State, event: Event) -> EventRefusedError:
 
 def allowed(kind: type[Fact], phase: Phase) -> bool:
     """Whether some event of this class is allowed in the state."""
-    return (kind, phase) in TABLE
+    return phase in TABLE[kind]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeAlias
+
 import msgspec
 
 from drainfsm.core.events import Event, UnknownFact
+
+if TYPE_CHECKING:
+    Content: TypeAlias = Event | UnknownFact
+else:
+    Content = Event
+    """What ``msgspec`` decodes by itself; the codec makes an ``UnknownFact`` by hand."""
 
 SCHEMA_VERSION = 1
 """Rises when a reader of the old version would misread the new one. Additions do not raise it."""
@@ -23,7 +31,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """How many records of this attempt's log the writer had read, none of them skipped."""
 
     at_unix_ms: int
-    events: tuple[Event | UnknownFact, ...]
+    events: tuple[Content, ...]
 
 
 def subject_of(*, job_id: str, epoch: int) -> str:
