@@ -1,0 +1,342 @@
+"""The rank's session: held at a boundary, released to a step, saving, leaving."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar, TypeVar
+
+import pytest
+
+from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+from drainfsm.errors import AgentUnreachableError, ConfigError
+from drainfsm.runtime import messages as m
+from drainfsm.runtime.attach import attach_session
+from drainfsm.runtime.ipc import Codec, encode_frame, receive
+from drainfsm.runtime.rank import Session
+
+T = TypeVar("T", bound=m.Message)
+JOIN_S = 60.0
+
+WELCOME = m.Attached(
+    rank=3,
+    world_size=8,
+    job_id="job",
+    epoch=2,
+    store_url="file:///store",
+    settings=CheckpointSettings(),
+    restore=None,
+)
+
+
+class FakeAgent:
+    """The other end of a session's socket."""
+
+    def __init__(self, welcome: m.Attached = WELCOME) -> None:
+        self.connection, ranks_end = socket.socketpair()
+        self.connection.settimeout(JOIN_S)
+        self.session: Session[None] = Session(welcome, ranks_end)
+        self._codec: Codec[m.FromRank] = Codec(m.FromRank)
+
+    def order(self, message: m.ToRank) -> None:
+        self.connection.sendall(encode_frame(message))
+
+    def hear(self, kind: type[T]) -> T:
+        """The next message of that kind; others are passed over."""
+        while True:
+            message = receive(self.connection, self._codec)
+            if isinstance(message, kind):
+                return message
+
+
+@pytest.fixture
+def agent() -> Iterator[FakeAgent]:
+    fake = FakeAgent()
+    yield fake
+    fake.session.close()
+    fake.connection.close()
+
+
+@contextmanager
+def training(loop: Callable[[], None]) -> Iterator[None]:
+    """The training loop on a thread of its own; it has ended when the context has."""
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    yield
+    thread.join(JOIN_S)
+    assert not thread.is_alive(), "the training loop hangs"
+
+
+def until_left(session: Session[None], done: list[int]) -> Callable[[], None]:
+    def loop() -> None:
+        step = 0
+        while not session.step_done(step):
+            step += 1
+        done.append(step)
+
+    return loop
+
+
+def test_without_a_drain_no_step_is_the_last(agent: FakeAgent) -> None:
+    assert not any(agent.session.step_done(step) for step in range(1_000))
+    assert agent.hear(m.FirstStep).step == 0
+    assert not agent.session.draining
+
+
+def test_a_rank_runs_to_the_stop_step_saves_there_and_leaves(agent: FakeAgent) -> None:
+    session, done, saved = agent.session, list[int](), list[SaveOrder]()
+    handled = list[str]()
+    session.on_quiesced(lambda: handled.append("quiesced"))
+
+    def save(order: SaveOrder) -> None:
+        saved.append(order)
+        session.report_staged(order.generation_id, 1)
+
+    session.on_save(save)
+    with training(until_left(session, done)):
+        agent.hear(m.FirstStep)
+        agent.order(m.Hold())
+        held_at = agent.hear(m.Position).step
+        stop_step = held_at + 5
+        agent.order(m.ReleaseTo(stop_step=stop_step))
+        assert agent.hear(m.Quiesced).step == stop_step
+        assert handled == ["quiesced"]
+        assert session.draining
+        order = SaveOrder(generation_id="g", step=stop_step, durable_by_unix_ms=1)
+        agent.order(m.Save(order=order))
+        assert agent.hear(m.Staged).generation_id == "g"
+        agent.order(m.Leave(at_step=stop_step))
+    assert done == [stop_step]
+    assert saved == [order]
+
+
+class Watched(Session[None]):
+    """Notes in which order the two variables are used that the main and the reader thread share."""
+
+    seen: ClassVar[list[str]] = []
+
+    @property
+    def last_step(self) -> int:
+        self.seen.append("read step")
+        return self._step
+
+    @last_step.setter
+    def last_step(self, step: int) -> None:
+        self.seen.append("write step")
+        self._step = step
+
+    @property
+    def _attention(self) -> bool:
+        self.seen.append("read flag")
+        return self._flag
+
+    @_attention.setter
+    def _attention(self, flag: bool) -> None:
+        self.seen.append(f"flag {flag}")
+        self._flag = flag
+
+
+def test_the_step_is_written_before_the_flag_is_read_and_read_after_it_is_raised() -> None:
+    """Which is why no rank runs more than one step beyond what was reported for it."""
+    watched = Watched(WELCOME, None)
+    Watched.seen.clear()
+    watched.step_done(0)
+    assert Watched.seen == ["write step", "read flag"]
+    Watched.seen.clear()
+    watched.on_order(m.Hold())
+    assert Watched.seen == ["flag True", "read step"]
+
+
+def test_no_rank_runs_more_than_one_step_beyond_what_was_reported(agent: FakeAgent) -> None:
+    """The order of two lines in ``step_done`` and in ``on_order``, with threads switched often."""
+    session = agent.session
+    stop = threading.Event()
+
+    def loop() -> None:
+        step = 0
+        while not stop.is_set():
+            session.step_done(step)
+            step += 1
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    chance = random.Random(7)
+    try:
+        with training(loop):
+            for _ in range(400):
+                agent.order(m.Hold())
+                reported = agent.hear(m.Position).step
+                agent.order(m.ReleaseTo(stop_step=reported + 1))
+                assert agent.hear(m.Quiesced).step == reported + 1
+                agent.order(m.Resume())
+                for _ in range(chance.randrange(200)):
+                    pass
+            stop.set()
+            agent.order(m.Leave(at_step=None))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_drain_that_is_called_off_lets_the_rank_run_on(agent: FakeAgent) -> None:
+    session, done = agent.session, list[int]()
+    with training(until_left(session, done)):
+        agent.hear(m.FirstStep)
+        agent.order(m.Hold())
+        held_at = agent.hear(m.Position).step
+        agent.order(m.Resume())
+        agent.order(m.Ask())
+        while agent.hear(m.Position).step <= held_at + 1:
+            agent.order(m.Ask())
+        agent.order(m.Leave(at_step=None))
+    assert done[0] > held_at
+
+
+def test_ranks_that_leave_at_a_common_step_run_up_to_it(agent: FakeAgent) -> None:
+    session, done = agent.session, list[int]()
+    with training(until_left(session, done)):
+        agent.hear(m.FirstStep)
+        agent.order(m.Hold())
+        held_at = agent.hear(m.Position).step
+        agent.order(m.Leave(at_step=held_at + 3))
+    assert done == [held_at + 3]
+
+
+def test_a_save_that_raises_is_reported_and_the_rank_stays_until_it_may_leave(
+    agent: FakeAgent,
+) -> None:
+    session, done = agent.session, list[int]()
+
+    def fail(order: SaveOrder) -> None:
+        raise OSError("No space left on device")
+
+    session.on_save(fail)
+    with training(until_left(session, done)):
+        agent.hear(m.FirstStep)
+        agent.order(m.Hold())
+        stop_step = agent.hear(m.Position).step + 1
+        agent.order(m.ReleaseTo(stop_step=stop_step))
+        agent.hear(m.Quiesced)
+        order = SaveOrder(generation_id="g", step=stop_step, durable_by_unix_ms=1)
+        agent.order(m.Save(order=order))
+        failed = agent.hear(m.SaveFailed)
+        assert (failed.generation_id, failed.reason) == ("g", "OSError: No space left on device")
+        agent.order(m.Leave(at_step=None))
+    assert done == [stop_step]
+
+
+def test_a_save_that_was_given_up_is_known(agent: FakeAgent) -> None:
+    agent.order(m.AbortSave(generation_id="g"))
+    agent.order(m.Ask())
+    agent.hear(m.Position)
+    assert agent.session.save_aborted("g")
+    assert not agent.session.save_aborted("h")
+
+
+def test_phases_are_told_with_how_long_they_are_expected_to_go_on(agent: FakeAgent) -> None:
+    session = agent.session
+
+    def asked() -> m.Position:
+        agent.order(m.Ask())
+        return agent.hear(m.Position)
+
+    assert (asked().phase, asked().phase_left_ms) == ("startup", None)
+    session.step_done(0)
+    assert asked().phase == "train"
+    with session.phase("eval", expected_s=100):
+        position = asked()
+        assert position.phase == "eval"
+        assert position.phase_left_ms is not None
+        assert 0 < position.phase_left_ms <= 100_000
+    assert asked().phase == "train"
+    with session.phase("eval"):
+        assert asked().phase_left_ms is not None, "learned from the first time"
+
+
+def test_a_rank_answers_while_its_main_thread_is_busy(agent: FakeAgent) -> None:
+    """This test is the main thread, and calls nothing of the session."""
+    agent.order(m.Hold())
+    assert agent.hear(m.Position).step == -1
+
+
+def test_a_restored_rank_stands_at_the_step_of_its_checkpoint() -> None:
+    target = RestoreTarget(generation_id="g", manifest_digest="d", step=41, world_size=8)
+    fake = FakeAgent(
+        m.Attached(
+            rank=3,
+            world_size=8,
+            job_id="job",
+            epoch=2,
+            store_url="file:///store",
+            settings=CheckpointSettings(),
+            restore=target,
+        )
+    )
+    fake.order(m.Hold())
+    assert fake.hear(m.Position).step == 41
+    fake.session.close()
+    fake.connection.close()
+
+
+def test_a_forked_child_does_not_hold_the_connection_open(agent: FakeAgent) -> None:
+    """Its rank's end could not be noticed otherwise."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(reader, 1)
+        os._exit(0)
+    agent.session.close()
+    agent.hear(m.Detach)
+    agent.connection.settimeout(JOIN_S)
+    assert agent.connection.recv(1) == b""
+    os.write(writer, b"x")
+    os.waitpid(pid, 0)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_without_an_agent_training_runs_as_if_there_was_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    session: Session[None] = attach_session(environ={"RANK": "0", "WORLD_SIZE": "4"})
+    assert (session.rank, session.world_size, session.restore_target) == (0, 4, None)
+    assert not any(session.step_done(step) for step in range(100))
+    session.report_staged("g", 1)
+    assert not session.draining
+    session.close()
+    assert "no agent" in capsys.readouterr().err
+
+
+def test_an_agent_that_has_gone_is_told_with_what_to_do() -> None:
+    with pytest.raises(AgentUnreachableError, match="unset it to train without one"):
+        attach_session(environ={"DRAINFSM_SOCKET": "/nonexistent/agent.sock"})
+
+
+def test_a_launcher_variable_that_is_no_number_is_named() -> None:
+    environ = {"DRAINFSM_SOCKET": "/nonexistent/agent.sock", "RANK": "first"}
+    with pytest.raises(ConfigError, match="RANK is 'first'"):
+        attach_session(environ=environ)
+
+
+LONELY = """
+import socket, sys, time
+from drainfsm.core.orders import CheckpointSettings
+from drainfsm.runtime import messages as m
+from drainfsm.runtime.rank import Session
+ours, theirs = socket.socketpair()
+session = Session(m.Attached(rank=0, world_size=1, job_id="j", epoch=1, store_url="",
+                             settings=CheckpointSettings(), restore=None), ours)
+theirs.close()
+time.sleep(60)
+"""
+
+
+def test_a_rank_whose_agent_died_ends_by_itself() -> None:
+    done = subprocess.run([sys.executable, "-c", LONELY], capture_output=True, timeout=JOIN_S)
+    assert done.returncode == 75
+    assert b"the agent is gone" in done.stderr
