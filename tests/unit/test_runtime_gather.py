@@ -1,0 +1,121 @@
+"""What the nodes reported, gathered: an input once all nodes have said their part."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from drainfsm.core import inputs as i
+from drainfsm.core.events import MissingRank, NodeExit
+from drainfsm.core.manifest import Entry
+from drainfsm.core.state import Phase, State
+from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.gather import Gather
+from drainfsm.runtime.saves import Saves
+
+
+def formed(*ranks: int, incarnation: str = "0", save_bytes: int = 0) -> n.NodeFormed:
+    return n.NodeFormed(ranks=ranks, world_size=4, save_bytes=save_bytes, incarnation=incarnation)
+
+
+def held(node: int, *ranks: int, step: int) -> n.NodeHeld:
+    return n.NodeHeld(
+        position=i.NodePosition(node=node, ranks=ranks, min_step=step, max_step=step, step_ms=1)
+    )
+
+
+def test_the_world_is_formed_when_every_rank_of_one_incarnation_is_there() -> None:
+    gather = Gather(node_count=2)
+    assert gather.formed(0, formed(0, 1)) is None
+    assert gather.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=0)
+    assert gather.formed(0, formed(0, 1, incarnation="1")) is None
+    assert gather.formed(1, formed(2, 3, incarnation="1", save_bytes=9)) == i.FormWorld(
+        world_size=4, save_bytes=9
+    )
+
+
+def test_positions_come_together_and_those_of_an_earlier_hold_are_forgotten() -> None:
+    gather = Gather(node_count=2)
+    gather.begin_hold()
+    assert gather.held(0, held(0, 0, 1, step=5)) is None
+    assert gather.highest_step == 5
+    gather.begin_hold()
+    assert gather.highest_step is None
+    assert gather.held(1, held(1, 2, 3, step=7)) is None
+    positions = gather.held(0, held(0, 0, 1, step=8))
+    assert positions is not None
+    assert {position.node for position in positions} == {0, 1}
+    assert gather.highest_step == 8
+
+
+def test_who_is_missing_is_told_as_well_as_it_is_known() -> None:
+    gather = Gather(node_count=4)
+    for node, ranks in ((0, (0,)), (1, (1,)), (2, (2,))):
+        gather.formed(node, formed(*ranks))
+    gather.begin_hold()
+    gather.held(0, held(0, 0, step=5))
+    late = MissingRank(rank=1, node=1, last_step=4, phase="eval")
+    gather.late(1, n.NodeLate(missing=(late,)))
+    noticed = State(phase=Phase.NOTICED, hold_from_unix_ms=1)
+    assert gather.missing(noticed) == (
+        late,
+        MissingRank(rank=2, node=2, last_step=None, phase="silent"),
+        MissingRank(rank=-1, node=3, last_step=None, phase="never attached"),
+    )
+    quiescing = replace(noticed, phase=Phase.QUIESCING, quiesced_nodes=frozenset({1, 2, 3}))
+    assert gather.missing(quiescing) == (MissingRank(rank=0, node=0, last_step=5, phase="silent"),)
+    assert gather.missing(State()) == ()
+
+
+def exited(node: int, code: int, failed_unix_ms: int | None = None) -> n.NodeExited:
+    return n.NodeExited(exit=NodeExit(node=node, exit_code=code), failed_unix_ms=failed_unix_ms)
+
+
+def test_the_rank_that_failed_first_tells_the_exit_code_not_the_node_that_ended_first() -> None:
+    gather = Gather(node_count=3)
+    assert not gather.exited(0, exited(0, 1, failed_unix_ms=1_001))
+    assert not gather.exited(2, exited(2, 0))
+    assert gather.exited(1, exited(1, 85, failed_unix_ms=1_000))
+    assert gather.first_failure == 85
+
+
+def test_in_the_same_millisecond_one_is_the_code_of_those_who_were_left_alone() -> None:
+    gather = Gather(node_count=2)
+    gather.exited(0, exited(0, 1, failed_unix_ms=1_000))
+    gather.exited(1, exited(1, 85, failed_unix_ms=1_000))
+    assert gather.first_failure == 85
+
+
+def test_a_node_that_says_nothing_has_an_exit_too() -> None:
+    gather = Gather(node_count=2)
+    gather.exited(1, exited(1, 0))
+    assert gather.exits() == (
+        NodeExit(node=0, exit_code=-1, detail="no report"),
+        NodeExit(node=1, exit_code=0),
+    )
+
+
+def durable(node: int, *, rank: int) -> n.NodeDurable:
+    entry = Entry(name=f"f{rank}", size_bytes=10, checksum="sha256:00", rank=rank)
+    return n.NodeDurable(
+        generation_id="g", entries=(entry,), file_counts={rank: 1}, durable_ms=rank
+    )
+
+
+def test_a_save_is_written_when_it_is_durable_on_every_node() -> None:
+    saves = Saves(node_count=2)
+    saves.begin("g", step=7)
+    assert saves.durable(1, durable(1, rank=1)) is None
+    written = saves.durable(0, durable(0, rank=0))
+    assert written is not None
+    assert (written.step, written.total_bytes, written.durable_ms) == (7, 20, 1)
+    assert written.file_counts == {0: 1, 1: 1}
+    assert saves.durable(0, durable(0, rank=0)) is None, "it is over"
+
+
+def test_reports_of_a_save_that_is_over_open_none() -> None:
+    saves = Saves(node_count=1)
+    saves.begin("g", step=7)
+    assert saves.drop("g") == 7
+    saves.begin("g", step=7)
+    assert saves.durable(0, durable(0, rank=0)) is None
+    assert saves.drop("g") is None

@@ -1,0 +1,234 @@
+"""Processes of a job: found wherever they hide, shielded from signals, ended, and their codes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drainfsm.runtime.exitcodes import exit_status, shell_code, told, watch_exit
+from drainfsm.runtime.job_code import JobCode
+
+TEST = """
+import asyncio, os, sys
+from drainfsm.runtime.job import Job, become_subreaper
+become_subreaper()
+
+async def main():
+    job = Job(sys.argv[2:], signals=("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"))
+    job.start({"DRAINFSM_SOCKET": "x"})
+    {body}
+
+asyncio.run(main())
+"""
+
+HIDING = """
+import os, subprocess, sys, time
+ready = sys.argv[1]
+for _ in range(3):
+    if os.fork() == 0:          # a child that leaves its parent, its session and its group
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        open(f"{ready}-{os.getpid()}", "w").close()
+        time.sleep(1000)
+for _ in range(3):
+    os.wait()
+open(f"{ready}-{os.getpid()}", "w").close()
+time.sleep(1000)
+"""
+
+
+def agent(body: str, *command: str) -> subprocess.Popen[str]:
+    text = TEST.replace("{body}", body.replace("\n", "\n    "))
+    return subprocess.Popen(
+        [sys.executable, "-c", text, "--", *command], stdout=subprocess.PIPE, text=True
+    )
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_kill_finds_processes_that_left_their_parent_and_their_session(tmp_path: Path) -> None:
+    body = f"""
+while len([f for f in os.listdir({str(tmp_path)!r})]) < 4:
+    await asyncio.sleep(0.01)
+print(await job.kill(), job.exit_code, await job.wait_for_the_rest())
+"""
+    running = agent(body, sys.executable, "-c", HIDING, str(tmp_path / "ready"))
+    output, _ = running.communicate(timeout=60)
+    pids = [int(path.name.rpartition("-")[2]) for path in tmp_path.iterdir()]
+    assert len(pids) == 4
+    assert [pid for pid in pids if alive(pid)] == []
+    assert output.split()[0] == "True"
+
+
+def test_the_command_ignores_the_signals_of_a_notice_and_knows_where_the_agent_is() -> None:
+    child = (
+        "import os, signal, sys;"
+        "names = ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2');"
+        "ignored = [signal.getsignal(getattr(signal, n)) is signal.SIG_IGN for n in names];"
+        "print(ignored, os.environ['PET_SIGNALS_TO_HANDLE'], os.environ['DRAINFSM_SOCKET'],"
+        " os.getsid(0) == os.getpid(), flush=True);"
+        "sys.exit(7)"
+    )
+    running = agent("await job.wait(); print(job.exit_code)", sys.executable, "-c", child)
+    output, _ = running.communicate(timeout=60)
+    assert output.split() == ["[True,", "True,", "True,", "True]", "SIGHUP", "x", "True", "7"]
+
+
+def test_the_command_dies_with_an_agent_that_is_killed() -> None:
+    body = "print(job.pid, flush=True)\nawait job.wait()"
+    running = agent(body, "sleep", "1000")
+    assert running.stdout is not None
+    pid = int(running.stdout.readline())
+    assert alive(pid)
+    pidfd = os.pidfd_open(pid)
+    running.kill()
+    running.wait()
+    running.stdout.close()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    asyncio.run(ended(pidfd))
+    assert not alive(pid)
+
+
+async def ended(pidfd: int) -> None:
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(pidfd, done.set)
+    async with asyncio.timeout(60):
+        await done.wait()
+    loop.remove_reader(pidfd)
+    os.close(pidfd)
+
+
+GRANDCHILD = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import sys, os; os.kill(os.getpid(), 9) if {kill}"
+                          " else (sys.stdin.read(), sys.exit(85))"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+sys.stdin.readline()
+child.stdin.close()
+{wait}
+print("waited", flush=True)
+sys.stdin.readline()
+"""
+
+
+def start_grandchild(*, kill: bool, wait: bool) -> subprocess.Popen[str]:
+    text = GRANDCHILD.replace("{kill}", str(kill)).replace("{wait}", "child.wait()" if wait else "")
+    return subprocess.Popen(
+        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_the_exit_code_of_a_process_that_is_not_our_child_is_seen() -> None:
+    parent = start_grandchild(kill=False, wait=False)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+
+    async def watch() -> int | None:
+        code: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        assert watch_exit(pid, code.set_result)
+        assert parent.stdin is not None
+        parent.stdin.write("go\n")
+        parent.stdin.flush()
+        async with asyncio.timeout(60):
+            return await code
+
+    assert asyncio.run(watch()) == 85
+    parent.communicate("\n")
+
+
+def test_the_exit_code_is_seen_in_proc_before_it_is_waited_for() -> None:
+    """On any kernel: the launcher polls, we are woken."""
+    parent = start_grandchild(kill=False, wait=False)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    pidfd = os.pidfd_open(pid)
+    parent.stdin.write("go\n")
+    parent.stdin.flush()
+    asyncio.run(ended(os.dup(pidfd)))
+    assert exit_status(pid, pidfd) == 85 << 8
+    os.close(pidfd)
+    parent.communicate("\n")
+
+
+def test_a_process_that_cannot_be_seen_is_not_watched() -> None:
+    async def watch() -> bool:
+        return watch_exit(0, lambda code: None)
+
+    assert asyncio.run(watch()) is False
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (None, "ended"),
+        (3, "ended with exit code 3"),
+        (shell_code(-9), "was ended by SIGKILL"),
+        (250, "ended with exit code 250"),
+    ],
+)
+def test_how_a_process_ended_is_said_plainly(code: int | None, text: str) -> None:
+    assert told(code) == text
+
+
+def test_the_first_rank_that_failed_tells_why() -> None:
+    code = JobCode()
+    code.rank_began(0, "0")
+    code.rank_began(1, "0")
+    code.rank_ended(1, "0", 85, now_unix_ms=5)
+    code.rank_ended(0, "0", 1, now_unix_ms=6)
+    assert (code.of(1), code.of(0), code.failed_unix_ms) == (85, 0, 5)
+    assert code.all_ended(2)
+    code.rank_began(0, "1")
+    assert (code.of(1), code.failed_unix_ms) == (1, None)
+    code.rank_ended(1, "0", 7, now_unix_ms=8)
+    assert code.of(1) == 1, "a straggler of the earlier start tells nothing"
+    assert not code.all_ended(1)
+
+
+SHIELDED = """
+import os, signal, sys, time
+from multiprocessing import get_context
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+from drainfsm.runtime.shield import shield_children
+shield_children()
+
+def work(pipe):
+    pipe.send(os.getpid())
+    time.sleep(1000)
+
+ours, theirs = get_context("fork").Pipe()
+process = get_context("fork").Process(target=work, args=(theirs,), daemon=True)
+process.start()
+print(ours.recv(), flush=True)
+sys.stdin.readline()
+print(process.is_alive(), flush=True)
+process.terminate()
+process.join()
+print(process.exitcode, flush=True)
+"""
+
+
+def test_a_forked_child_survives_everybodys_signal_and_obeys_its_parents() -> None:
+    rank = subprocess.Popen(
+        [sys.executable, "-c", SHIELDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert rank.stdout is not None
+    worker = int(rank.stdout.readline())
+    for _ in range(3):
+        os.kill(worker, signal.SIGTERM)
+    output, _ = rank.communicate("\n", timeout=60)
+    assert output.split() == ["True", str(-signal.SIGTERM)]
