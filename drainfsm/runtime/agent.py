@@ -24,6 +24,7 @@ from drainfsm.runtime.link import Link, join
 from drainfsm.runtime.node import Node
 from drainfsm.runtime.notices import Notices
 from drainfsm.runtime.signals import hear_signals
+from drainfsm.runtime.sources import find_adapter
 from drainfsm.runtime.tasks import Tasks
 from drainfsm.store import open_store
 
@@ -42,6 +43,10 @@ async def run_agent(config: RunConfig) -> int:
         StoreError, CheckpointError: the attempt could not be claimed, or not be restored.
         AuthenticationError, NodeRankTakenError, CoordinatorLostError: this node was not let in.
     """
+    for name in config.source:
+        find_adapter(name)
+    if config.cordon:
+        find_adapter(config.cordon, option="cordon")
     if config.nnodes > 1:
         auth.server_tls(config)
         auth.client_tls(config)

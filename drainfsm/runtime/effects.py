@@ -250,6 +250,7 @@ class Effects:
         return min(SETTLE_S, self._clock.seconds_until(state.usable_deadline_unix_ms) / 4)
 
     async def _record_requeue(self, cause: str) -> None:
+        await self.saves.settle(timeout_s=self._settle_s())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settle_s()):
                 await in_thread("close", self._publisher.close)

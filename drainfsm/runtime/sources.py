@@ -8,7 +8,7 @@ returns an ``Adapter``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -96,18 +96,27 @@ def adapter_names() -> tuple[str, ...]:
     return tuple(sorted(entry_points(group=GROUP).names))
 
 
+def find_adapter(name: str, *, option: str = "source") -> EntryPoint:
+    """The entry point of that name; imports nothing yet.
+
+    Raises:
+        ConfigError: no such adapter is installed.
+    """
+    found = [point for point in entry_points(group=GROUP) if point.name == name]
+    if not found:
+        known = ", ".join(adapter_names()) or "none"
+        raise ConfigError(f"--{option} {name}: no such adapter is installed (installed: {known})")
+    return found[0]
+
+
 def load_adapter(name: str, context: AdapterContext) -> Adapter:
     """The adapter of that name.
 
     Raises:
         ConfigError: no such adapter is installed, or its own dependencies are missing.
     """
-    found = [point for point in entry_points(group=GROUP) if point.name == name]
-    if not found:
-        known = ", ".join(adapter_names()) or "none"
-        raise ConfigError(f"--source {name}: no such adapter is installed (installed: {known})")
     try:
-        factory: AdapterFactory = found[0].load()
+        factory: AdapterFactory = find_adapter(name).load()
     except ImportError as error:
         raise ConfigError(
             f"--source {name}: {error}; install it with `pip install 'drainfsm[{name}]'`"
