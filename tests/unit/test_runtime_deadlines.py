@@ -1,0 +1,206 @@
+"""A node keeps the deadline on its own: from a notice that nobody has answered to the last exit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from drainfsm.core.budget import Allowances
+from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.runtime import messages as m
+from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.notices import OWN_DECISION_MS_MIN, Notices
+from drainfsm.runtime.signals import notice_of
+from drainfsm.runtime.timekeeping import Limits
+
+CONFIG = RunConfig(
+    job="job",
+    store="store",
+    state_dir=Path("state"),
+    command=("true",),
+    grace_s=30,
+    allowances=Allowances(exit_margin_ms=4_000, clock_skew_ms=500),
+)
+
+
+class Coordinator:
+    """Notes what is sent, and the limit that the node sets itself."""
+
+    def __init__(self) -> None:
+        self.sent: list[n.FromNode] = []
+        self.limits: list[int | None] = []
+
+    def send(self, message: n.FromNode) -> None:
+        self.sent.append(message)
+
+    def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
+        self.limits.append(kill_by_unix_ms)
+
+
+def notice(*, deadline_unix_ms: int | None, soft: bool = False) -> Notice:
+    return Notice(
+        source="test",
+        native_id="1",
+        cause="unknown",
+        notice_class=NoticeClass.SOFT if soft else NoticeClass.HARD,
+        deadline_unix_ms=deadline_unix_ms,
+        received_unix_ms=0,
+    )
+
+
+def in_loop(story: Callable[[Notices, Clock, list[str]], object]) -> list[str]:
+    """Runs the story inside an event loop; returns what was warned of."""
+    warned: list[str] = []
+
+    async def run() -> None:
+        clock = Clock()
+        result = story(Notices(CONFIG, clock, warn=warned.append), clock, warned)
+        if asyncio.iscoroutine(result):
+            await result
+
+    asyncio.run(run())
+    return warned
+
+
+def test_a_hard_notice_sets_the_nodes_own_limit_until_it_is_answered() -> None:
+    def story(notices: Notices, clock: Clock, warned: list[str]) -> None:
+        coordinator = Coordinator()
+        notices.connect(coordinator, coordinator)
+        deadline = clock.now_unix_ms() + 60_000
+        notices.hear(notice(deadline_unix_ms=deadline))
+        assert coordinator.limits[-1] == deadline - 500 - 2_000
+        (asked,) = coordinator.sent
+        assert isinstance(asked, n.NodeNotice)
+        notices.on_answer(n.NoticeAnswer(ask=asked.ask, error="", detail=""))
+        assert coordinator.limits[-1] is None
+
+    assert in_loop(story) == []
+
+
+def test_a_rejected_notice_sets_no_limit_any_more_and_is_told() -> None:
+    def story(notices: Notices, clock: Clock, warned: list[str]) -> None:
+        coordinator = Coordinator()
+        notices.connect(coordinator, coordinator)
+        notices.hear(notice(deadline_unix_ms=5))
+        limit = coordinator.limits[-1]
+        assert limit is not None
+        assert limit > clock.now_unix_ms() + OWN_DECISION_MS_MIN // 2, "first it is asked about"
+        notices.on_answer(n.NoticeAnswer(ask=1, error="years in the past", detail=""))
+        assert coordinator.limits[-1] is None
+
+    assert in_loop(story) == ["a notice was rejected: years in the past"]
+
+
+def test_a_soft_notice_sets_no_limit() -> None:
+    def story(notices: Notices, clock: Clock, warned: list[str]) -> None:
+        coordinator = Coordinator()
+        notices.connect(coordinator, coordinator)
+        notices.hear(notice(deadline_unix_ms=clock.now_unix_ms() + 60_000, soft=True))
+        assert coordinator.limits == [None]
+
+    in_loop(story)
+
+
+def test_what_is_heard_before_the_coordinator_is_there_is_handed_on_in_order() -> None:
+    def story(notices: Notices, clock: Clock, warned: list[str]) -> None:
+        notices.hear(notice_of("SIGTERM", now_unix_ms=clock.now_unix_ms()))
+        notices.source_state("aws", 5, "no route")
+        notices.take_back("aws", "1", "gone")
+        coordinator = Coordinator()
+        notices.connect(coordinator, coordinator)
+        kinds = [type(message) for message in coordinator.sent]
+        assert kinds == [n.NodeNotice, n.NodeSource, n.NodeWithdrawal]
+        assert coordinator.limits[-1] is not None
+
+    in_loop(story)
+
+
+def test_joining_is_given_up_when_the_time_of_a_notice_is_up() -> None:
+    async def tell(notices: Notices) -> None:
+        async def for_ever() -> str:
+            await asyncio.Event().wait()
+            return "in"
+
+        joining = asyncio.ensure_future(notices.unless_overdue(for_ever()))
+        await asyncio.sleep(0)
+        notices.hear(notice(deadline_unix_ms=1))
+        assert await joining is None
+
+    in_loop(lambda notices, clock, warned: tell(notices))
+
+
+def test_joining_that_succeeds_is_not_disturbed_by_a_notice() -> None:
+    async def tell(notices: Notices) -> None:
+        joined = asyncio.Event()
+
+        async def join() -> str:
+            await joined.wait()
+            return "in"
+
+        joining = asyncio.ensure_future(notices.unless_overdue(join()))
+        await asyncio.sleep(0)
+        notices.hear(notice(deadline_unix_ms=None))
+        joined.set()
+        assert await joining == "in"
+
+    in_loop(lambda notices, clock, warned: tell(notices))
+
+
+def test_a_caller_hears_what_the_coordinator_answered() -> None:
+    async def tell(notices: Notices) -> None:
+        coordinator = Coordinator()
+        notices.connect(coordinator, coordinator)
+        calls = [
+            asyncio.ensure_future(notices.call(message))
+            for message in (
+                m.GiveNotice(notice=notice(deadline_unix_ms=None)),
+                m.TakeBack(source="test", native_id="1", reason=""),
+            )
+        ]
+        await asyncio.sleep(0)
+        notices.on_answer(n.NoticeAnswer(ask=2, error="it is HARD", detail=""))
+        notices.on_answer(n.NoticeAnswer(ask=1, error="", detail="noticed"))
+        assert [await call for call in calls] == [
+            m.Answer(detail="noticed"),
+            m.Answer(error="it is HARD"),
+        ]
+
+    in_loop(lambda notices, clock, warned: tell(notices))
+
+
+def test_the_earliest_limit_kills_and_the_backstop_ends_the_agent() -> None:
+    async def run() -> list[str]:
+        clock, happened, over = Clock(), list[str](), asyncio.Event()
+
+        def leave() -> None:
+            happened.append("leave")
+            over.set()
+
+        limits = Limits(clock, kill=lambda why: happened.append("kill"), leave=leave)
+        now = clock.now_unix_ms()
+        limits.set_backstop(now + 3_600_000, now + 3_600_000)
+        limits.set_own(now + 1_800_000)
+        assert happened == []
+        limits.set_leave(now)
+        limits.set_backstop(now + 3_600_000, now)
+        await over.wait()
+        limits.close()
+        return happened
+
+    assert asyncio.run(run()) == ["kill", "leave"]
+
+
+def test_a_drain_that_is_called_off_takes_its_limits_with_it() -> None:
+    async def run() -> list[str]:
+        clock, happened = Clock(), list[str]()
+        limits = Limits(clock, kill=happened.append, leave=lambda: happened.append("leave"))
+        now = clock.now_unix_ms()
+        limits.set_backstop(now + 30, now + 30)
+        limits.set_backstop(None, None)
+        await asyncio.sleep(0.1)
+        return happened
+
+    assert asyncio.run(run()) == []

@@ -1,0 +1,246 @@
+"""Agents join the coordinator over TCP: the token, the version, the node's rank."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec.structs import replace
+
+from drainfsm.core import events as e
+from drainfsm.errors import (
+    AuthenticationError,
+    ConfigError,
+    CoordinatorLostError,
+    NodeRankTakenError,
+    ProtocolError,
+)
+from drainfsm.runtime import auth
+from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.attempt import claim_attempt
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator import Coordinator
+from drainfsm.runtime.hub import Hub, bind
+from drainfsm.runtime.ipc import Codec
+from drainfsm.runtime.link import TcpLink, join
+from drainfsm.runtime.streams import read_message, write_message
+from drainfsm.runtime.tasks import Tasks
+from drainfsm.testing.running import free_port
+
+HEARD_S = 30.0
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    return RunConfig(
+        job="job",
+        store=str(tmp_path / "store"),
+        state_dir=tmp_path / "state",
+        command=("true",),
+        nnodes=3,
+        coordinator=f"127.0.0.1:{free_port()}",
+        token="secret",
+        attach_s=0.5,
+    )
+
+
+def node(config: RunConfig, node_rank: int, **changes: Any) -> RunConfig:
+    return replace(config, node_rank=node_rank, **changes)
+
+
+@contextlib.asynccontextmanager
+async def coordinating(config: RunConfig) -> AsyncIterator[Coordinator]:
+    clock, said = Clock(), list[str]()
+    bound = bind(config)
+    attempt = claim_attempt(config, clock, warn=said.append)
+    coordinator = Coordinator(attempt, config, clock, warn=said.append)
+    hub = Hub(coordinator, config, warn=said.append)
+    await hub.listen(bound)
+    tasks = Tasks(said.append)
+
+    async def run() -> None:
+        await coordinator.run()
+
+    tasks.start(run())
+    try:
+        yield coordinator
+    finally:
+        await hub.close()
+        await tasks.cancel()
+        attempt.journal.close()
+    assert not [text for text in said if "a bug" in text], said
+
+
+async def joined(config: RunConfig) -> TcpLink:
+    return await join(config, warn=lambda text: None)
+
+
+def test_an_agent_with_the_token_is_let_in_and_told_what_to_run_with(config: RunConfig) -> None:
+    async def story() -> None:
+        async with coordinating(config) as coordinator:
+            link = await joined(node(config, 1))
+            assert (link.welcome.epoch, link.welcome.job_id) == (1, "job")
+            assert coordinator.has_joined(1)
+            assert not coordinator.has_joined(2)
+            link.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("node_rank", "changes", "error", "text"),
+    [
+        (1, {"token": "guess"}, AuthenticationError, "wrong job token"),
+        (1, {"job": "other"}, ProtocolError, "this is job job of 3 nodes, not other of 3"),
+        (1, {"nnodes": 2}, ProtocolError, "not job of 2"),
+        (2, {}, NodeRankTakenError, "node rank 2 is taken"),
+    ],
+)
+def test_an_agent_that_does_not_belong_is_refused_with_the_reason(
+    config: RunConfig, node_rank: int, changes: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    async def story() -> None:
+        async with coordinating(config):
+            link = await joined(node(config, 2))
+            with pytest.raises(error, match=text):
+                await joined(node(config, node_rank, **changes))
+            link.close()
+
+    asyncio.run(story())
+
+
+def test_a_coordinator_that_does_not_know_the_token_is_found_out(config: RunConfig) -> None:
+    """It lets everybody in, to be told what they hear."""
+
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        challenge = n.Challenge(protocol_version=n.PROTOCOL_VERSION, nonce=auth.nonce())
+        write_message(writer, challenge)
+        proof = await read_message(reader, Codec[n.Proof](n.Proof))
+        assert proof is not None
+        welcome: dict[str, Any] = {"job_id": "job", "epoch": 1, "attempt_id": "a", "store_url": ""}
+        write_message(
+            writer,
+            n.Welcome(
+                mac=proof.mac, settings=config.checkpoint, restore=None, world_size=0, **welcome
+            ),
+        )
+        await writer.drain()
+        writer.close()
+
+    async def story() -> None:
+        host, _, port = config.coordinator.rpartition(":")
+        async with await asyncio.start_server(impostor, host, int(port)):
+            with pytest.raises(AuthenticationError, match="another job token"):
+                await joined(node(config, 1))
+
+    asyncio.run(story())
+
+
+def test_a_proof_cannot_be_replayed_or_reflected() -> None:
+    ours, theirs = auth.nonce(), auth.nonce()
+    agent = auth.proof("secret", by="agent", theirs=theirs, own=ours, claims="job/1/2")
+    for other in (
+        auth.proof("secret", by="agent", theirs=auth.nonce(), own=ours, claims="job/1/2"),
+        auth.proof("secret", by="coordinator", theirs=theirs, own=ours, claims="job/1/2"),
+        auth.proof("secret", by="agent", theirs=theirs, own=ours, claims="job/0/2"),
+        auth.proof("guess", by="agent", theirs=theirs, own=ours, claims="job/1/2"),
+    ):
+        assert not auth.holds(agent, other)
+
+
+def test_no_coordinator_is_told_after_the_configured_time(config: RunConfig) -> None:
+    with pytest.raises(CoordinatorLostError, match="is the agent of node 0 running"):
+        asyncio.run(joined(node(config, 1)))
+
+
+def test_an_address_that_is_in_use_is_told_before_the_job_is_claimed(config: RunConfig) -> None:
+    bound = bind(config)
+    with pytest.raises(NodeRankTakenError, match="another agent with node rank 0"):
+        bind(config)
+    bound.close()
+
+
+def test_an_agent_whose_connection_ends_is_lost_and_the_attempt_with_it(config: RunConfig) -> None:
+    async def story() -> None:
+        async with coordinating(config) as coordinator:
+            link = await joined(node(config, 1))
+            link.close()
+            async with asyncio.timeout(HEARD_S):
+                while not coordinator.state.phase.over:
+                    await asyncio.sleep(0.01)
+            lost = [
+                event
+                for record in coordinator.attempt.journal.records
+                for event in record.events
+                if isinstance(event, e.AttemptLost)
+            ]
+            assert "the connection of node 1 ended" in lost[0].reason
+
+    asyncio.run(story())
+
+
+def test_a_coordinator_that_goes_away_is_a_lost_attempt(config: RunConfig) -> None:
+    async def story() -> None:
+        async with coordinating(config):
+            link = await joined(node(config, 1))
+        with pytest.raises(CoordinatorLostError):
+            await link.run(lambda order: None)
+        link.close()
+
+    asyncio.run(story())
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """One self-signed certificate for both sides."""
+    directory = tmp_path_factory.mktemp("tls")
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(address, critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    form, secret = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (directory / "key.pem").write_bytes(key.private_bytes(pem, form, secret))
+    (directory / "cert.pem").write_bytes(certificate.public_bytes(pem))
+    cert = str(directory / "cert.pem")
+    return {"tls_cert": cert, "tls_key": str(directory / "key.pem"), "tls_ca": cert}
+
+
+def test_with_tls_both_sides_show_a_certificate(
+    config: RunConfig, certificates: dict[str, str]
+) -> None:
+    async def story() -> None:
+        secured = replace(config, **certificates)
+        async with coordinating(secured):
+            link = await joined(node(secured, 1))
+            assert link.welcome.epoch == 1
+            link.close()
+
+    asyncio.run(story())
+
+
+def test_a_certificate_that_cannot_be_read_is_told(config: RunConfig, tmp_path: Path) -> None:
+    missing = replace(config, tls_cert=str(tmp_path / "none"), tls_key=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="tls_cert"):
+        auth.server_tls(missing)
