@@ -135,6 +135,17 @@ def resumed(saved: Path, committed: dict[str, RestoreTarget]) -> Path:
                     "target": msgspec.to_builtins(committed[f"{name}-{step}"]),
                 }
             )
+    for model in ("plain", "fsdp2"):
+        scenarios.append(
+            {
+                "model": model,
+                "loader": "plain",
+                "store": str(saved / "ddp-plain" / "store"),
+                "directory": str(saved / "swapped" / model),
+                "steps": DRAIN_AT + 2,
+                "target": msgspec.to_builtins(committed[f"ddp-plain-{DRAIN_AT}"]),
+            }
+        )
     run_ranks(saved, scenarios)
     return saved
 
@@ -162,6 +173,15 @@ def test_a_resumed_job_is_bit_for_bit_the_uninterrupted_one(
             assert again[rank]["seen"] == whole[rank]["seen"][step + 1 :]
     ids = [sample for entry in whole[0]["seen"] for sample in entry[3]]
     assert len(ids) > len(set(ids)), "an epoch ends within the run"
+
+
+def test_ddp_plain_and_fsdp2_take_each_others_checkpoints(resumed: Path) -> None:
+    """The first loss after the swap is the same; later ones are computed in another way."""
+    whole = results(resumed / "ddp-plain" / "whole")
+    for model in ("plain", "fsdp2"):
+        swapped = results(resumed / "swapped" / model)
+        for rank in range(WORLD_SIZE):
+            assert swapped[rank]["seen"] == whole[rank]["seen"][DRAIN_AT + 1 : DRAIN_AT + 2]
 
 
 @pytest.mark.parametrize(("model", "loader"), JOBS)
