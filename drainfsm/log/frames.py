@@ -72,9 +72,14 @@ def payloads(data: bytes, start: int) -> Iterator[tuple[int, bytes]]:
     Raises:
         JournalCorruptError: a broken frame has a whole one behind it.
     """
-    offset = start
-    while (payload := _payload(data, offset)) is not None:
-        offset += PREFIX.size + len(payload)
+    offset, size_bytes = start, len(data)
+    while (begin := offset + PREFIX.size) <= size_bytes:  # ``_payload``, without its calls
+        length, checksum = PREFIX.unpack_from(data, offset)
+        end = begin + length
+        payload = data[begin:end]
+        if not 0 < length <= FRAME_BYTES_MAX or end > size_bytes or zlib.crc32(payload) != checksum:
+            break
+        offset = end
         yield offset, payload
     found = any_frame(data, offset + 1)
     if found is not None:

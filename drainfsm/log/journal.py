@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from drainfsm.core.codec import decode_lines, encode
+from drainfsm.core.codec import decode, decode_lines, encode
 from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import (
     JournalCorruptError,
@@ -192,7 +192,7 @@ def _line(record: Record) -> bytes:
 def _records(data: bytes, start: int) -> Iterator[tuple[int, list[Record]]]:
     count = 0
     for end, payload in payloads(data, start):
-        records = list(decode_lines(payload))
+        records = list(decode_lines(payload)) if b"\n" in payload else [decode(payload)]
         for record in records:
             if record.follows != count:
                 raise JournalCorruptError(
