@@ -27,7 +27,7 @@ from drainfsm.runtime.narration import narrate
 from drainfsm.runtime.nodes import Nodes, Send
 from drainfsm.runtime.saves import Saves
 from drainfsm.runtime.tasks import Tasks
-from drainfsm.runtime.watching import watch_fence, watch_silence
+from drainfsm.runtime.watching import watch_attachment, watch_fence, watch_silence
 
 LOST_NODE_EXIT_CODE = -1
 
@@ -92,6 +92,7 @@ class Coordinator:
         try:
             await self._ledger.submit(self.attempt.start)
             self._tasks.start(watch_silence(self._nodes, self._config, self.node_gone))
+            self._tasks.start(watch_attachment(self._gather, self._config, self._warn))
             self._tasks.start(watch_fence(self.attempt.publisher, self._ledger.submit))
             await self._ending.wait()
             outcome = self._ending.outcome(self.state)

@@ -1,8 +1,8 @@
-"""What earlier attempts on this machine recorded: durations of real saves, and when they fell
-silent."""
+"""What earlier attempts recorded: durations of real saves, and when they fell silent."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -10,10 +10,15 @@ import msgspec
 
 from drainfsm.core.budget import SAMPLES_MAX, Sample
 from drainfsm.core.fold import Fold
-from drainfsm.core.records import Record
+from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import DrainfsmError
+from drainfsm.log.jetstream import connect
 from drainfsm.log.journal import journals, read_journal
 
+STREAM_S = 2.0
+"""For the stream, where this machine has no journal: a start waits no longer for it."""
+
+STREAM_ATTEMPTS_MAX = 4
 ATTEMPTS_MAX = 32
 """Each attempt carries the samples of those before it; more are read only where some left none."""
 
@@ -30,6 +35,24 @@ def collect(state_dir: Path, *, job_id: str, before_epoch: int) -> Evidence:
     """From the journals of earlier attempts. A damaged one counts up to its damage."""
     paths = journals(state_dir, job_id)
     earlier = {epoch: read_journal(path) for epoch, path in paths.items() if epoch < before_epoch}
+    return collect_from(earlier, job_id=job_id)
+
+
+async def collect_from_stream(url: str, *, job_id: str, before_epoch: int) -> Evidence:
+    """The same for a replacement on another machine, as far as the server answers in time."""
+    earlier: dict[int, Iterator[Record]] = {}
+    newest_first = range(before_epoch - 1, max(0, before_epoch - 1 - STREAM_ATTEMPTS_MAX), -1)
+    try:
+        async with asyncio.timeout(STREAM_S):
+            connection = await connect(url, timeout_s=STREAM_S)
+            try:
+                for epoch in newest_first:
+                    subject = subject_of(job_id=job_id, epoch=epoch)
+                    earlier[epoch] = iter(await connection.read_subject(subject))
+            finally:
+                await connection.close()
+    except (TimeoutError, DrainfsmError, OSError):
+        pass  # the shipper tells what is wrong with the server; without evidence sizing decides
     return collect_from(earlier, job_id=job_id)
 
 

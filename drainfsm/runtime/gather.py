@@ -39,6 +39,11 @@ class Gather:
         )
 
     @property
+    def not_formed(self) -> tuple[int, ...]:
+        """Nodes whose ranks have not all attached."""
+        return tuple(sorted(self._nodes - self._formed.keys()))
+
+    @property
     def world_size(self) -> int:
         """As the ranks say it; 0: none has attached."""
         return max((one.world_size for one in self._formed.values()), default=0)

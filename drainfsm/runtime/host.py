@@ -6,11 +6,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
+from msgspec.structs import replace
+
 from drainfsm.core.notice import Notice
 from drainfsm.errors import BrokerError
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.shipper import Shipper
-from drainfsm.runtime import places
+from drainfsm.runtime import evidence, places
 from drainfsm.runtime.attempt import Attempt, claim_attempt
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -69,6 +71,7 @@ class Host:
             if bound is not None:
                 bound.close()
             raise
+        attempt = await _with_evidence(attempt, config)
         coordinator = Coordinator(attempt, config, clock, warn=warn)
         hub = None
         if bound is not None:
@@ -162,3 +165,18 @@ class Host:
             except TimeoutError:
                 pass
         self._attempt.journal.close()
+
+
+async def _with_evidence(attempt: Attempt, config: RunConfig) -> Attempt:
+    """A replacement on another machine finds in the stream what the journals here lack."""
+    start = attempt.start
+    if start.samples or attempt.epoch == 1 or not config.nats:
+        return attempt
+    found = await evidence.collect_from_stream(
+        config.nats, job_id=config.job, before_epoch=attempt.epoch
+    )
+    last_seen = start.lost_last_seen_unix_ms
+    if start.lost_epoch is not None and last_seen is None:
+        last_seen = found.last_seen_unix_ms
+    start = replace(start, samples=found.samples, lost_last_seen_unix_ms=last_seen)
+    return replace(attempt, start=start)

@@ -11,6 +11,7 @@ from drainfsm.core.inputs import AnyInput, ReportFenced
 from drainfsm.errors import DrainfsmError, FencedError
 from drainfsm.runtime import node_messages as n
 from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.gather import Gather
 from drainfsm.runtime.nodes import Nodes
 from drainfsm.runtime.publisher import Publisher
 from drainfsm.runtime.threads import in_thread
@@ -19,6 +20,7 @@ FENCE_CHECK_S = 30.0
 """An attempt that was replaced stops training within this; it can publish nothing anyway."""
 
 FENCE_ANSWER_S = 20.0
+MISSING_TOLD_MAX = 8
 
 
 async def watch_silence(nodes: Nodes, config: RunConfig, lost: Callable[[int, str], None]) -> None:
@@ -42,3 +44,14 @@ async def watch_fence(publisher: Publisher, submit: Callable[[AnyInput], Any]) -
             except FencedError as error:
                 submit(ReportFenced(by_epoch=error.newest_epoch))
                 return
+
+
+async def watch_attachment(gather: Gather, config: RunConfig, warn: Callable[[str], None]) -> None:
+    """A job that never attaches trains on, but no drain of it can save anything: say so once."""
+    await asyncio.sleep(config.attach_s)
+    if missing := gather.not_formed:
+        nodes = ", ".join(str(node) for node in missing[:MISSING_TOLD_MAX])
+        warn(
+            f"after {config.attach_s:g} s not every rank of node(s) {nodes} has attached; until "
+            "they do, a drain saves nothing. Does the training script call drainfsm.attach()?"
+        )

@@ -68,3 +68,19 @@ def test_the_embedded_server_holds_the_log_and_ends_with_the_agent(tmp_path: Pat
         server = EmbeddedServer.start(job.state_dir / job.job / "nats")
         assert stream(server.url, job) == job.records()
         server.stop()
+
+
+def test_a_replacement_on_another_machine_knows_from_the_stream_how_long_saves_take(
+    tmp_path: Path, nats_server: EmbeddedServer
+) -> None:
+    with running_job(tmp_path / "here", nats=nats_server.url) as job:
+        agent = job.start(job.toy())
+        job.wait_for(e.HealthyStepReached)
+        agent.signal()
+        assert agent.wait() == 75
+        sample = job.find(e.ManifestPublished)[0].sample
+        with running_job(tmp_path / "there", nats=nats_server.url) as other:
+            other.job = job.job
+            again = other.start(job.toy("--steps", "1"), settings={"store": str(job.store)})
+            assert again.wait() == 0
+            assert other.find(e.AttemptStarted, epoch=2)[0].samples == (sample,)
