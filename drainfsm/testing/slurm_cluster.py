@@ -58,10 +58,16 @@ class Cluster:
         self._settings["SLURM_TIME_FORMAT"] = "%s"
         self.nodes = sorted(set(self.run("sinfo", "-h", "-N", "-o", "%N").split()))
 
-    def run(self, *command: str, timeout_s: float = COMMAND_S, **variables: str) -> str:
+    def run(
+        self,
+        *command: str,
+        timeout_s: float = COMMAND_S,
+        variables: Mapping[str, str] | None = None,
+    ) -> str:
+        """Its output; a test fails with it."""
         done = subprocess.run(
             command,
-            env={**self._settings, **variables},
+            env={**self._settings, **(variables or {})},
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -132,12 +138,16 @@ class SlurmJob:
         ranks: int,
         toy: Sequence[str],
     ) -> None:
-        """``options``: of sbatch, and variables for the job where the name is in upper case."""
+        """``options``: of sbatch, and variables for the job where the name is in upper case.
+        ``{trace}`` in an argument is where toy ranks leave their steps."""
         self.cluster = cluster
         self.directory = Path(tempfile.mkdtemp(prefix="dfs-", dir=cluster.directory))
         self.seen = RunningJob(self.directory)
         self.seen.job = f"job-{secrets.token_hex(4)}"
         self.output_file = self.directory / "output"
+        trace = str(self.seen.trace)
+        given = (argument.replace("{trace}", trace) for argument in arguments)
+        self.command = (str(script), *(given if arguments else self._toys(ranks, toy)))
         variables = {
             **QUICK,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{PATH}",
@@ -155,10 +165,9 @@ class SlurmJob:
             f"--job-name={self.seen.job}",
             f"--output={self.output_file}",
             "--open-mode=append",
-            *(f"--{name.replace('_', '-')}={value}" for name, value in flags.items()),
-            str(script),
-            *(arguments or self._toys(ranks, toy)),
-            **variables,
+            *(f"--{name.replace('_', '-')}{value and '='}{value}" for name, value in flags.items()),
+            *self.command,
+            variables=variables,
         )
         self.job_id = said.strip()
 

@@ -48,10 +48,10 @@ def shared_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
+def cluster(shared_cluster: Cluster) -> Cluster:
     """Idle at first, whatever the test before left."""
     shared_cluster.wait_idle()
-    yield shared_cluster
+    return shared_cluster
 
 
 @pytest.fixture(scope="session")

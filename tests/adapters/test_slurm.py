@@ -1,0 +1,259 @@
+"""The adapter beside a program in scontrol's place: what it asks, how long it waits, how it leaves.
+
+The real one is asked in ``tests/slurm``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.sources import AdapterContext, Interpreter, Staying
+from drainfsm.testing.adapter_contract import check_adapter, context_for
+from drainfsm.testing.notice_sink import RecordingSink, watching
+from drainfsm_adapters.slurm import SlurmAdapter, adapter
+from drainfsm_adapters.slurm_commands import SlurmFailedError
+
+DATA = Path(__file__).parent / "data" / "slurm"
+SCRIPT = """#!/bin/bash
+cd "$(dirname "$0")"
+echo "$*" >> calls
+[ -e hangs ] && exec sleep 60
+for word; do [ "$before" = show ] && what=$word; before=$word; done
+[ "$1" = requeue ] && what=requeue
+[ "$1" = update ] && what=update
+cat "answers/$what" 2>/dev/null || { echo "$what refused" >&2; exit 1; }
+"""
+
+
+class Program:
+    """Answers with recorded files, and notes what it was asked. ``hang``: it never answers."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        (directory / "answers").mkdir()
+        (directory / "calls").touch()
+        self.path = directory / "scontrol"
+        self.path.write_text(SCRIPT)
+        self.path.chmod(0o755)
+        self.answer("config", "config.txt")
+        self.answer("partition", "partition.txt")
+        self.answer("node", "nodes.txt")
+
+    def answer(self, what: str, name: str = "", *, text: str = "", **changed: str) -> None:
+        said = (DATA / name).read_text() if name else text
+        for key, value in changed.items():
+            said = said.replace(f"{key}=", f"{key}={value} Old{key}=")
+        (self._directory / "answers" / what).write_text(said)
+
+    def hang(self) -> None:
+        (self._directory / "hangs").touch()
+
+    @property
+    def calls(self) -> list[str]:
+        return (self._directory / "calls").read_text().splitlines()
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_JOB_PARTITION", "low")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    return Program(tmp_path)
+
+
+def made(
+    program: Program,
+    given: Mapping[str, str] | None = None,
+    *,
+    node_rank: int = 0,
+    **more: str,
+) -> SlurmAdapter:
+    options = {"scontrol": str(program.path), **(given or {}), **more}
+    return adapter(
+        AdapterContext(
+            job_id="job",
+            epoch=1,
+            node_rank=node_rank,
+            node_count=2,
+            grace_ms=20_000,
+            options=options,
+        )
+    )
+
+
+def end_in(seconds: int) -> dict[str, str]:
+    return {"EndTime": str(Clock().now_unix_ms() // 1_000 + seconds)}
+
+
+def test_it_keeps_the_contract_of_adapters(program: Program) -> None:
+    program.answer("job", "running.txt", **end_in(3_600))
+    program.answer("requeue")
+    context = context_for({"scontrol": str(program.path)})
+    sink = asyncio.run(check_adapter(adapter, context, notice_count=1))
+    causes = {(notice.cause, notice.notice_class) for notice in sink.notices}
+    assert ("time_limit", NoticeClass.SOFT) in causes
+    made_one = made(program)
+    assert isinstance(made_one, Interpreter)
+    assert isinstance(made_one, Staying)
+
+
+def test_a_preemption_hardens_the_notice_of_the_end(program: Program) -> None:
+    async def story() -> RecordingSink:
+        program.answer("job", "running.txt", **end_in(3_600))
+        async with watching(made(program, poll_s="1", node_drain="ignore")) as sink:
+            await sink.until(lambda: len(sink.notices) == 1)
+            program.answer("job", "preempted.txt", **end_in(20))
+            await sink.until(lambda: len(sink.notices) == 2)
+            return sink
+
+    sink = asyncio.run(story())
+    assert sink.identities == ["slurm/1.0/end"]
+    assert [n.cause for n in sink.notices] == ["time_limit", "preemption"]
+    assert sink.notices[1].notice_class is NoticeClass.HARD
+    assert not sink.withdrawals
+
+
+def test_a_limit_that_is_raised_is_another_notice(program: Program) -> None:
+    async def story() -> RecordingSink:
+        program.answer("job", "running.txt", **end_in(60))
+        async with watching(made(program, poll_s="1", node_drain="ignore")) as sink:
+            await sink.until(lambda: len(sink.notices) == 1)
+            program.answer("job", "running.txt", **end_in(600))
+            await sink.until(lambda: len(sink.notices) == 2)
+            return sink
+
+    sink = asyncio.run(story())
+    assert sink.identities == ["slurm/1.0/end", "slurm/1.0/end~2"]
+    assert [w.native_id for w in sink.withdrawals] == ["1.0/end"]
+
+
+def test_only_node_0_asks(program: Program) -> None:
+    async def story() -> str:
+        other = made(program, node_rank=1, poll_s="1")
+        async with watching(other) as sink:
+            await asyncio.sleep(0.5)
+            assert not sink.notices
+        return await other.left(requeue=True, timeout_ms=1_000)
+
+    assert asyncio.run(story()) == ""
+    assert program.calls == []
+
+
+def test_one_signal_of_many_nodes_is_one_question(program: Program) -> None:
+    program.answer("job", "running.txt", **end_in(3_600))
+    signal = Notice(
+        source="signal",
+        native_id="SIGTERM",
+        cause="unknown",
+        notice_class=NoticeClass.HARD,
+        deadline_unix_ms=None,
+        received_unix_ms=Clock().now_unix_ms(),
+    )
+
+    async def story() -> list[Notice | None]:
+        asked = made(program)
+        return await asyncio.gather(*(asked.interpret(signal, timeout_ms=5_000) for _ in range(50)))
+
+    (said,) = set(asyncio.run(story()))
+    assert said is not None
+    assert said.identity == "slurm/1.0/SIGTERM"
+    assert said.deadline_unix_ms == signal.received_unix_ms + 20_000
+    assert len(program.calls) == 1
+
+
+def test_every_command_has_an_end(program: Program) -> None:
+    program.hang()
+
+    async def story() -> None:
+        hung = made(program, timeout_s="0.3", unknown_s="0.1")
+        async with asyncio.timeout(20):
+            async with watching(hung) as sink:
+                await sink.until(lambda: bool(sink.silences))
+            assert "gave no answer within 0.3 s" in sink.silences[0].detail
+            with pytest.raises(SlurmFailedError, match="no answer"):
+                await hung.cordon((), timeout_ms=400)
+            with pytest.raises(SlurmFailedError, match="will not come back by itself"):
+                await hung.left(requeue=True, timeout_ms=400)
+
+    asyncio.run(story())
+
+
+def test_a_missing_command_is_reported_at_once_with_what_to_do(program: Program) -> None:
+    async def story() -> str:
+        missing = made(program, scontrol="/missing/scontrol")
+        async with watching(missing) as sink:
+            await sink.until(lambda: bool(sink.silences))
+            return sink.silences[0].detail
+
+    assert "in a container, mount Slurm's commands" in asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("record", "changed", "options", "told"),
+    [
+        ("running.txt", {}, {}, "job 1 is requeued"),
+        ("preempted.txt", {}, {}, "job 1 is requeued"),
+        ("running.txt", {}, {"requeue": "stay"}, "job 1 is requeued"),
+        ("running.txt", {"Restarts": "1"}, {}, "Slurm has requeued the job already: restart 1"),
+        ("cancelling.txt", {"JobId": "1"}, {}, "the job was cancelled: not requeued"),
+        ("running.txt", {"Requeue": "0"}, {"resubmit": "echo 17"}, "submitted again: 17"),
+        ("running.txt", {}, {"requeue": "none"}, "not requeued: [adapters.slurm] requeue = none"),
+        ("running.txt", {}, {"requeue": "none", "resubmit": "echo 17"}, "submitted again: 17"),
+    ],
+)
+def test_the_last_act(
+    record: str, changed: dict[str, str], options: dict[str, str], told: str, program: Program
+) -> None:
+    program.answer("job", record, **changed)
+    program.answer("requeue")
+    last = made(program, options)
+    assert asyncio.run(last.left(requeue=True, timeout_ms=20_000)) == told
+    assert ("requeue 1" in program.calls) == (told == "job 1 is requeued")
+
+
+def test_where_requeue_is_off_and_nothing_else_is_configured_it_says_so(program: Program) -> None:
+    program.answer("job", "running.txt", Requeue="0")
+    with pytest.raises(SlurmFailedError, match="requeue is off for this job; submit it again"):
+        asyncio.run(made(program).left(requeue=True, timeout_ms=20_000))
+
+
+def test_a_job_that_finished_asks_for_nothing(program: Program) -> None:
+    assert asyncio.run(made(program).left(requeue=False, timeout_ms=1_000)) == ""
+    assert program.calls == []
+
+
+def test_a_cordon_keeps_the_reason_of_a_node_that_is_drained(program: Program) -> None:
+    program.answer("update")
+    told = asyncio.run(made(program).cordon(("n1", "n2"), timeout_ms=20_000))
+    assert told == "drained: n1"
+    assert program.calls[-1] == "update nodename=n1 state=drain reason=drainfsm: job leaves"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pol_s": "1"}, "pol_s"),
+        ({"poll_s": "-1"}, "poll_s: must not be negative"),
+        ({"timeout_s": "0"}, "timeout_s: must be above 0"),
+        ({"requeue": "maybe"}, "requeue = 'maybe': take scontrol, stay, none"),
+        ({"node_drain": "no"}, "node_drain = 'no': take leave, ignore"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], message: str, program: Program) -> None:
+    with pytest.raises(ConfigError, match=message):
+        made(program, options)
+
+
+def test_outside_a_job_it_says_so(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID")
+    with pytest.raises(ConfigError, match="no SLURM_JOB_ID in the environment"):
+        made(program)

@@ -1,0 +1,111 @@
+"""What Slurm printed, read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drainfsm_adapters.slurm_records import Job, job_of, limits_of, nodes_of, reservation_end_unix_s
+
+DATA = Path(__file__).parent / "data" / "slurm"
+
+
+def printed(name: str) -> str:
+    return (DATA / name).read_text(encoding="utf-8")
+
+
+def job(name: str, job_id: str) -> Job:
+    found = job_of(printed(name), job_id=job_id)
+    assert found is not None
+    return found
+
+
+def test_a_running_job_is_read_past_the_fields_in_its_name_and_comment() -> None:
+    assert job("running.txt", "1") == Job(
+        job_id="1",
+        states=frozenset({"RUNNING"}),
+        reason="None",
+        end_unix_s=1795998810,
+        partition="low",
+        nodes="n1",
+    )
+
+
+def test_a_preempted_job_still_runs_and_ends_earlier() -> None:
+    found = job("preempted.txt", "1")
+    assert (found.states, found.ending) == (frozenset({"RUNNING"}), False)
+    assert (found.end_unix_s, found.preempt_unix_s) == (1795995232, 1795995212)
+
+
+def test_a_job_that_is_being_ended() -> None:
+    assert job("cancelling.txt", "3").ending
+    assert job("cancelling.txt", "3").restarts == 0
+    assert job("requeued.txt", "1").ending
+    assert job("requeued.txt", "1").restarts == 1
+
+
+def test_a_task_of_an_array_is_found_by_its_own_id() -> None:
+    assert job("array.txt", "20").states == {"RUNNING"}
+    assert job("array.txt", "14").states == {"PENDING"}
+    assert job_of(printed("array.txt"), job_id="2") is None
+
+
+def test_times_that_are_no_numbers_are_not_known() -> None:
+    assert job("array.txt", "20").end_unix_s is None
+
+
+def test_json_of_22_05() -> None:
+    found = job("squeue-22.05.json", "1")
+    assert (found.states, found.end_unix_s, found.preempt_unix_s) == (
+        frozenset({"RUNNING"}),
+        1795995232,
+        1795995212,
+    )
+    assert (found.restarts, found.requeue, found.nodes) == (0, True, "n1")
+    assert job("squeue-22.05.json", "2").preempt_unix_s is None
+
+
+def test_json_of_newer_versions() -> None:
+    found = job("scontrol-new.json", "42")
+    assert found == Job(
+        job_id="42",
+        states=frozenset({"COMPLETING", "CANCELLED"}),
+        reason="None",
+        restarts=3,
+        requeue=False,
+        end_unix_s=1795995232,
+        preempt_unix_s=1795995212,
+        partition="low",
+        nodes="n[1-2]",
+        reservation="maint",
+    )
+    unlimited = job("scontrol-new.json", "43")
+    assert (unlimited.end_unix_s, unlimited.preempt_unix_s) == (None, None)
+    assert not unlimited.ending
+
+
+@pytest.mark.parametrize("output", ["", "\n", "JobId=", "No jobs in the system", '{"jobs": []}'])
+def test_what_names_no_job_is_none(output: str) -> None:
+    assert job_of(output, job_id="1") is None
+
+
+def test_the_state_of_nodes() -> None:
+    first, second = nodes_of(printed("nodes.txt"))
+    assert (first.name, first.drained, first.reason) == ("n1", False, "")
+    assert (second.name, second.drained) == ("n2", True)
+    assert second.reason == "bad memory in slot 3"
+
+
+def test_the_sites_limits() -> None:
+    limits = limits_of(config=printed("config.txt"), partition=printed("partition.txt"))
+    assert (limits.kill_wait_s, limits.grace_s, limits.preempt_mode) == (5, 20, "REQUEUE")
+    assert limits.preemption_requeues
+    unknown = limits_of(config="", partition="")
+    assert (unknown.kill_wait_s, unknown.grace_s) == (None, None)
+    assert not unknown.preemption_requeues
+
+
+def test_the_end_of_a_reservation() -> None:
+    assert reservation_end_unix_s(printed("reservation.txt")) == 1795995818
+    assert reservation_end_unix_s("No reservations in the system") is None

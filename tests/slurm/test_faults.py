@@ -1,0 +1,105 @@
+"""A cluster that loses nodes, and one that signals more processes than others do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from drainfsm.core import events as e
+from drainfsm.core.records import Record
+from drainfsm.testing.slurm_cluster import Cluster, SlurmJob
+
+pytestmark = pytest.mark.slurm
+
+Submit = Callable[..., SlurmJob]
+DEPLOY = Path(__file__).parents[2] / "deploy" / "slurm"
+
+
+def test_jobs_whose_node_is_lost_run_twice_and_only_the_new_copies_count(
+    cluster: Cluster, submit: Submit
+) -> None:
+    """slurmd dies, the ranks do not: Slurm starts the jobs again elsewhere meanwhile.
+
+    The old copy of ``blind`` cannot ask slurmctld any more; the one of ``seeing`` can.
+    """
+    lost = cluster.nodes[0]
+    cut_off = cluster.directory / "cut-off"
+    scontrol = cluster.directory / "scontrol-of-old-copy"
+    scontrol.write_text(
+        f'#!/bin/sh\n[ -e {cut_off} ] && [ -z "$SLURM_RESTART_COUNT" ] && exit 1\n'
+        'exec scontrol "$@"\n'
+    )
+    scontrol.chmod(0o755)
+    others = {"exclude": ",".join(cluster.nodes[1:])}
+    every = ("--every", "10")
+    variables = {"DRAINFSM_ADAPTER_SLURM_SCONTROL": str(scontrol)}
+    blind = submit("one-node", toy=every, **others, **variables)
+    seeing = submit("one-node", toy=every, **others)
+    for job in (blind, seeing):
+        job.wait_steps(20)
+        assert job.field("NodeList") == lost
+        cluster.run("scontrol", "update", f"jobid={job.job_id}", "ExcNodeList=")
+    cut_off.touch()
+    os.kill(cluster.daemon_pid(f"slurmd.{lost}"), signal.SIGKILL)
+    for job in (blind, seeing):
+        job.wait_steps(15, epoch=2)
+        assert (job.field("Restarts"), job.field("NodeList") != lost) == ("1", True)
+        _wait_over(job)
+        committed = _committed(job.seen.records(1))
+        assert max(committed.values()) <= job.seen.records(2)[0].at_unix_ms
+        (restored,) = job.seen.find(e.CheckpointRestored, 2)
+        assert restored.step == max(committed)
+        assert job.seen.steps(0, 2)[0] == restored.step + 1
+    assert [fence.by_epoch for fence in blind.seen.find(e.AttemptFenced, 1)] == [2]
+    assert not seeing.seen.find(e.AttemptFenced, 1)
+    assert seeing.seen.state(1).cause == "requeue"
+    assert "Slurm has requeued the job already: restart 1" in seeing.output()
+    cluster.restart_daemons()
+
+
+def _wait_over(job: SlurmJob) -> None:
+    job.seen.wait_anyway(
+        lambda: job.seen.state(1).phase.over or None, what="the end of the first attempt"
+    )
+
+
+def _committed(records: list[Record]) -> dict[int, int]:
+    """When each step was committed, by the log."""
+    return {
+        event.step: record.at_unix_ms
+        for record in records
+        for event in record.events
+        if isinstance(event, e.CheckpointCommitted | e.ManifestPublished)
+    }
+
+
+@pytest.mark.parametrize("order", ["cancel", "requeue", "batch", "full"])
+def test_linuxproc(order: str, linuxproc_cluster: Cluster) -> None:
+    """``proctrack/linuxproc`` sends SIGTERM to every process; launcher and ranks ignore it."""
+    cluster = linuxproc_cluster
+    cluster.wait_idle()
+    poll = {"DRAINFSM_ADAPTER_SLURM_POLL_S": "1"}
+    job = cluster.job(DEPLOY / "one-node.sbatch", ranks=2, **poll)
+    job.wait_steps(5)
+    commands = {
+        "cancel": ("scancel", job.job_id),
+        "requeue": ("scontrol", "requeue", job.job_id),
+        "batch": ("scancel", "--batch", "--signal=TERM", job.job_id),
+        "full": ("scancel", "--full", "--signal=USR1", job.job_id),
+    }
+    causes = {"cancel": "cancelled", "requeue": "requeue", "batch": "unknown", "full": "unknown"}
+    cluster.run(*commands[order])
+    _wait_over(job)
+    state = job.seen.state(1)
+    assert state.cause == causes[order]
+    assert state.committed is not None
+    assert state.committed.step == job.seen.steps(1)[-1]
+    if order == "cancel":
+        job.wait_state("CANCELLED")
+    else:
+        job.wait_steps(1, epoch=2)
+        assert job.seen.steps(0, 2)[0] == state.committed.step + 1
