@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from drainfsm.core import events as e
 from drainfsm.core.budget import SAMPLES_MAX, Sample
+from drainfsm.core.events import UnknownFact
 from drainfsm.core.lifecycle import TABLE, refusal
 from drainfsm.core.records import Record
 from drainfsm.core.state import Committed, Phase, State, merge
@@ -276,7 +277,7 @@ class Fold:
         self._seen.add(record.id)
         self.position += 1
         for event in record.events:
-            if type(event) is not e.UnknownFact:  # (isinstance costs as much as the event)
+            if type(event) is not UnknownFact:  # isinstance costs a third of the event
                 state = evolve(state, event)
         self.state = state
         return True

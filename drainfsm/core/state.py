@@ -189,7 +189,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected_nodes(self) -> frozenset[int]:
-        return frozenset(node.node for node in self.expected)
+        return frozenset([node.node for node in self.expected])
 
 
 def generation_id(*, epoch: int, step: int, saver: str) -> str:
