@@ -17,6 +17,8 @@ from drainfsm.store.posix import PosixStore
 
 __all__ = ["Claimed", "CommitLog", "Head", "ObjectStore", "PosixStore", "open_store"]
 
+OBJECT_SCHEMES = ("s3", "gs", "az")
+
 
 def open_store(url: str) -> ObjectStore:
     """The store at a path, a ``file://`` URL or an object store's URL. Touches nothing yet.
@@ -34,4 +36,18 @@ def open_store(url: str) -> ObjectStore:
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise ConfigError(f"store {url!r}: a file URL has three slashes and an absolute path")
         return PosixStore(Path(unquote(parts.path)))
-    raise ConfigError(f"store {url!r}: {scheme}:// is not supported; give a path or file://")
+    if scheme in OBJECT_SCHEMES:
+        return _open_objects(url)
+    known = ", ".join(f"{known}://" for known in ("file", *OBJECT_SCHEMES))
+    raise ConfigError(f"store {url!r}: {scheme}:// is not supported; give a path, {known}")
+
+
+def _open_objects(url: str) -> ObjectStore:
+    try:
+        from drainfsm.store.objects import ObjectsStore
+    except ImportError as error:
+        raise ConfigError(
+            f"store {url!r} needs the package obstore: install it with "
+            "`pip install 'drainfsm[objectstore]'`"
+        ) from error
+    return ObjectsStore(url)

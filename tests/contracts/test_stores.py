@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from drainfsm.errors import SlotTakenError, StoreError
-from drainfsm.store import PosixStore
+from drainfsm.store import PosixStore, open_store
 from drainfsm.store.base import ObjectStore
+from drainfsm.testing.s3 import BUCKET
 from drainfsm.testing.stores import MemoryStore
 
 WRITERS = 8
@@ -25,11 +26,14 @@ STORES: dict[str, Callable[[Path], ObjectStore]] = {
     "posix": lambda path: PosixStore(path / "store"),
     "posix_without_links": lambda path: PosixStore(path / "store", link=no_links),
     "memory": lambda path: MemoryStore(),
+    "s3": lambda path: open_store(f"s3://{BUCKET}/{path.name}"),
 }
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "s3":
+        request.getfixturevalue("s3_port")
     return STORES[request.param](tmp_path)
 
 

@@ -1,0 +1,187 @@
+"""A real S3 API over HTTP for tests (moto's server), and a proxy before it that misbehaves."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+START_S_MAX = 60.0
+BUCKET = "bucket"
+
+_HOP_HEADERS = frozenset({"connection", "transfer-encoding", "keep-alive", "content-length"})
+
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_REGION": "us-east-1",
+}
+
+
+@contextmanager
+def s3_server() -> Iterator[int]:
+    """Port of a fresh server with one bucket. It forgets everything when the context ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1"]
+    process = subprocess.Popen(
+        [*command, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _await_bucket(process, port)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await_bucket(process: subprocess.Popen[bytes], port: int) -> None:
+    give_up_at = time.monotonic() + START_S_MAX
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
+    while True:
+        try:
+            urllib.request.urlopen(request, timeout=5).close()
+        except OSError:
+            if process.poll() is not None or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
+@contextmanager
+def environment(port: int) -> Iterator[None]:
+    """The process finds the server (or a proxy) where it looks for S3."""
+    changed = {**ENVIRONMENT, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class Fault:
+    """Something the proxy does to the next ``count`` requests that match."""
+
+    def __init__(
+        self,
+        method: str,
+        pattern: str,
+        *,
+        count: int = 1,
+        status: int = 0,
+        headers: dict[str, str] | None = None,
+        forward: bool = False,
+        delay_s: float = 0.0,
+    ) -> None:
+        """``status``: answer so; 0: no answer, the connection breaks. ``forward``: the server
+        gets the request first (what it did stands). ``delay_s`` alone: only slow."""
+        self.method = method
+        self.pattern = re.compile(pattern)
+        self.count = count
+        self.status = status
+        self.headers = headers or {}
+        self.forward = forward
+        self.delay_s = delay_s
+        self.seen = 0
+
+    @property
+    def only_slow(self) -> bool:
+        return self.delay_s > 0 and self.status == 0
+
+    def takes(self, method: str, path: str) -> bool:
+        if method != self.method or self.seen >= self.count or not self.pattern.search(path):
+            return False
+        self.seen += 1
+        return True
+
+
+class FaultProxy:
+    """Forwards to the server; ``faults`` are tried in order, the first that matches acts."""
+
+    def __init__(self, server_port: int) -> None:
+        self.faults: list[Fault] = []
+        self.requests: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, server_port))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.port: int = self._server.server_address[1]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def fault_for(self, method: str, path: str) -> Fault | None:
+        with self._lock:
+            self.requests.append((method, path))
+            return next((fault for fault in self.faults if fault.takes(method, path)), None)
+
+
+def _handler(proxy: FaultProxy, server_port: int) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            fault = proxy.fault_for(self.command, self.path)
+            if fault is not None and fault.delay_s:
+                time.sleep(fault.delay_s)
+            if fault is None or fault.only_slow:
+                self._answer(*self._forward(body))
+                return
+            if fault.forward:
+                self._forward(body)
+            if fault.status:
+                self._answer(fault.status, fault.headers, b"")
+            else:
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+        def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+            server = http.client.HTTPConnection("127.0.0.1", server_port, timeout=60)
+            try:
+                server.request(self.command, self.path, body, dict(self.headers))
+                answer = server.getresponse()
+                return answer.status, dict(answer.getheaders()), answer.read()
+            finally:
+                server.close()
+
+        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            self.send_response(status)
+            length = str(len(body))
+            for name, value in headers.items():
+                if name.lower() == "content-length" and self.command == "HEAD":
+                    length = value
+                if name.lower() not in _HOP_HEADERS:
+                    self.send_header(name, value)
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = _serve  # noqa: N815 - http.server calls it so
+        do_PUT = _serve  # noqa: N815
+        do_POST = _serve  # noqa: N815
+        do_HEAD = _serve  # noqa: N815
+        do_DELETE = _serve  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    return Handler

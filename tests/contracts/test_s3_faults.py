@@ -1,0 +1,187 @@
+"""An object store that is slow, forbidden, overloaded, or gives no answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drainfsm.errors import SlotTakenError, StoreUnreachableError
+from drainfsm.store import CommitLog, open_store
+from drainfsm.store.base import ObjectStore
+from drainfsm.store.streams import PART_BYTES
+from drainfsm.testing.s3 import BUCKET, Fault, FaultProxy, environment
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def proxy(s3_port: int) -> Iterator[FaultProxy]:
+    proxy = FaultProxy(s3_port)
+    with environment(proxy.port):
+        yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def store(proxy: FaultProxy, tmp_path: Path) -> ObjectStore:
+    return open_store(f"s3://{BUCKET}/{tmp_path.name}")
+
+
+def objects_of(store: ObjectStore) -> list[str]:
+    return sorted(store.list(""))
+
+
+def test_an_overloaded_store_is_waited_for(store: ObjectStore, proxy: FaultProxy) -> None:
+    busy = Fault("PUT", "slot", count=2, status=503, headers={"Retry-After": "1"})
+    proxy.faults.append(busy)
+    store.put_if_absent("slot", b"x")
+    assert busy.seen == 2
+    assert store.get("slot") == b"x"
+
+
+def test_a_store_that_stays_away_is_reported_in_bounded_time(
+    store: ObjectStore, proxy: FaultProxy
+) -> None:
+    proxy.faults.append(Fault("PUT", "slot", count=1_000, status=503))
+    with pytest.raises(StoreUnreachableError, match="cannot create slot in s3://"):
+        store.put_if_absent("slot", b"x")
+
+
+def test_access_denied_says_what_to_check(store: ObjectStore, proxy: FaultProxy) -> None:
+    """A store that may not be listed answers 403 for an object that is not there."""
+    proxy.faults.append(Fault("GET", "slot", count=9, status=403))
+    with pytest.raises(StoreUnreachableError, match=r"access denied\. Check the credentials, and"):
+        store.get("slot")
+
+
+def test_a_put_whose_answer_is_lost_is_settled_by_the_commit_log(
+    store: ObjectStore, proxy: FaultProxy
+) -> None:
+    """The client repeats the put and is told that the object exists: it is its own."""
+    log = CommitLog(store, job_id="job", pause=lambda _: None)
+    lost = Fault("PUT", r"00000001\.json", forward=True)
+    proxy.faults.append(lost)
+    claimed = log.claim(attempt_id="a", now_unix_ms=1)
+    assert (lost.seen, claimed.slot, claimed.epoch) == (1, 1, 1)
+    answered = Fault("PUT", r"00000002\.json", forward=True, status=500)
+    proxy.faults.append(answered)
+    other = CommitLog(store, job_id="job", pause=lambda _: None)
+    assert other.claim(attempt_id="b", now_unix_ms=1).slot == 2
+    assert answered.seen == 1
+    assert objects_of(store) == ["commits/00000001.json", "commits/00000002.json"]
+
+
+def test_a_slot_that_a_rival_took_while_the_answer_was_lost_is_theirs(
+    store: ObjectStore, proxy: FaultProxy
+) -> None:
+    rival = CommitLog(store, job_id="job")
+
+    def pause(_: float) -> None:
+        rival.claim(attempt_id="r", now_unix_ms=1)
+
+    log = CommitLog(store, job_id="job", pause=pause)
+    proxy.faults.append(Fault("PUT", r"00000001\.json", count=12, status=503))
+    claimed = log.claim(attempt_id="a", now_unix_ms=1)
+    assert (claimed.slot, claimed.epoch) == (2, 2)
+
+
+def test_slow_lists_are_waited_for(store: ObjectStore, proxy: FaultProxy) -> None:
+    log = CommitLog(store, job_id="job")
+    log.claim(attempt_id="a", now_unix_ms=1)
+    proxy.faults.append(Fault("GET", "list-type", delay_s=1.0))
+    assert CommitLog(store, job_id="job").head().slot == 1
+
+
+def test_a_running_attempt_lists_only_what_is_new(store: ObjectStore, proxy: FaultProxy) -> None:
+    log = CommitLog(store, job_id="job")
+    log.claim(attempt_id="a", now_unix_ms=1)
+    log.head()
+    proxy.requests.clear()
+    log.check_not_fenced(1)
+    [listing] = [path for method, path in proxy.requests if method == "GET"]
+    assert "start-after=" in listing
+    assert "00000001.json" in listing
+
+
+def test_a_large_stream_goes_up_in_parts_and_comes_back_whole(
+    store: ObjectStore, proxy: FaultProxy
+) -> None:
+    piece = bytes(range(256)) * (MIB // 256)
+    size = 3 * PART_BYTES + 5 * MIB + 7
+    with store.writer("generations/g1/x") as stream:
+        for _ in range(size // MIB):
+            stream.write(piece)
+        stream.write(b"0123456")
+    parts = [path for method, path in proxy.requests if method == "PUT" and "partNumber" in path]
+    assert len(parts) == 4
+    assert store.list("generations/g1/") == {"x": size}
+    with store.reader("generations/g1/x") as stream:
+        stream.seek(-7, 2)
+        assert stream.read() == b"0123456"
+        stream.seek(PART_BYTES - 3)
+        assert stream.read(6) == bytes([253, 254, 255, 0, 1, 2])
+        stream.seek(5)
+        whole = stream.read(20 * MIB)
+        assert whole == (piece * 21)[5 : 5 + 20 * MIB]
+
+
+def unfinished_uploads(port: int, name: str) -> bool:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{BUCKET}?uploads") as answer:
+        return name.encode() in answer.read()
+
+
+@pytest.mark.parametrize("fails", ["writer", "store"])
+def test_a_large_stream_that_fails_leaves_neither_object_nor_parts(
+    store: ObjectStore, proxy: FaultProxy, s3_port: int, fails: str
+) -> None:
+    if fails == "store":
+        proxy.faults.append(Fault("PUT", "partNumber=2", count=1_000, status=400))
+
+    def write() -> None:
+        with store.writer("generations/g1/x") as stream:
+            for _ in range(6 * PART_BYTES // MIB):
+                stream.write(bytes(MIB))
+            if fails == "writer":
+                raise StoreUnreachableError("the rank was told to stop")
+
+    with pytest.raises(StoreUnreachableError, match=r"told to stop|cannot write generations/g1/x"):
+        write()
+    assert objects_of(store) == []
+    assert not unfinished_uploads(s3_port, store.url.rpartition("/")[2])
+
+
+MEMORY_SCRIPT = """
+import resource
+from drainfsm.store import open_store
+store = open_store({url!r})
+with store.writer("warm") as stream:
+    stream.write(bytes(40 << 20))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+piece = bytes(4 << 20)
+with store.writer("large") as stream:
+    for _ in range({mib} // 4):
+        stream.write(piece)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_memory_does_not_grow_with_the_object(store: ObjectStore) -> None:
+    script = MEMORY_SCRIPT.format(url=store.url, mib=400)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) < 150, f"{ran.stdout} MiB more for an object of 400 MiB"
+
+
+def test_a_name_that_is_taken_is_told_apart_from_a_store_that_fails(
+    store: ObjectStore, proxy: FaultProxy
+) -> None:
+    store.put_if_absent("slot", b"x")
+    with pytest.raises(SlotTakenError):
+        store.put_if_absent("slot", b"y")
+    proxy.faults.append(Fault("PUT", "slot", count=9, status=400))
+    with pytest.raises(StoreUnreachableError):
+        store.put_if_absent("slot", b"y")
