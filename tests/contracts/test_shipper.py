@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -289,42 +290,52 @@ def test_a_hung_server_is_in_nobodys_way_and_gets_everything_later(
         asyncio.run(scene(journal))
 
 
-def test_a_server_that_lost_its_store_gets_everything_again(
-    tmp_path: Path, state_dir: Path
+@pytest.mark.parametrize("older", [False, True], ids=["store lost", "store of an older day"])
+def test_a_server_that_lost_records_gets_them_again(
+    tmp_path: Path, state_dir: Path, *, older: bool
 ) -> None:
     first, live = records_of(JOB, 5), records_of(JOB, 5, epoch=2)
     server = EmbeddedServer.start(tmp_path / "nats")
+    store, old_store = server.data_dir / "store", tmp_path / "old"
 
-    def emptied() -> EmbeddedServer:
+    async def create_stream() -> None:
+        async with connected(server.url) as admin:
+            await admin.ensure_stream()
+
+    if older:
+        asyncio.run(create_stream())
         server.kill()
-        (server.data_dir / "store").rename(server.data_dir / "lost")
+        shutil.copytree(store, old_store)
+        server = EmbeddedServer.start(server.data_dir, port=server.port)
+
+    def came_back() -> EmbeddedServer:
+        server.kill()
+        shutil.rmtree(store)
+        if older:
+            old_store.rename(store)
         return EmbeddedServer.start(server.data_dir, port=server.port)
 
     async def scene(journal: Journal) -> None:
         async with shipping(server.url, state_dir, journal) as shipper:
             assert await shipper.flush(timeout_ms=LONG_MS)
-            assert await stream(server.url) == [*first, *live[:3]]
-            again = await asyncio.to_thread(emptied)
-            journal.append(*live[3:])
-            shipper.poke()
-            while not (await has_stream(again.url) and await shipper.flush(timeout_ms=LONG_MS)):
-                await asyncio.sleep(0.01)
+            assert await stream(server.url) == [*first, *live]
+            again = await asyncio.to_thread(came_back)
+            async with asyncio.timeout(LONG_MS / 1_000):
+                while await stream_or_nothing(again.url) != [*first, *live]:
+                    await asyncio.sleep(0.01)
+            assert await shipper.flush(timeout_ms=LONG_MS)
             assert await stream(again.url) == [*first, *live]
             again.kill()
 
-    with (
-        journal_of(state_dir, first),
-        journal_of(state_dir, live[:3], epoch=2) as journal,
-    ):
+    with journal_of(state_dir, first), journal_of(state_dir, live, epoch=2) as journal:
         asyncio.run(scene(journal))
 
 
-async def has_stream(url: str) -> bool:
+async def stream_or_nothing(url: str) -> list[Record]:
     try:
-        await stream(url)
+        return await stream(url)
     except BrokerError:
-        return False
-    return True
+        return []
 
 
 # --- doubt ------------------------------------------------------------------------------------
