@@ -87,19 +87,29 @@ def test_endpoints_that_hang_are_asked_side_by_side(stages: dict[str, Stage]) ->
 class Imitation(TencentMetadataServer):
     """What other clouds and OpenStack do: EC2's paths, without its tokens."""
 
+    put_status = 405
+
     def answer(self, request: Request) -> Answer:
-        return Answer(body=b"i-00000001") if request.method == "GET" else Answer(status=405)
+        status = 200 if request.method == "GET" else self.put_status
+        return Answer(status=status, body=b"i-00000001")
 
 
+class YesMan(Imitation):
+    """Says 200 to everything, as some proxies do."""
+
+    put_status = 200
+
+
+@pytest.mark.parametrize("kind", [Imitation, YesMan])
 def test_a_service_that_imitates_ec2_is_not_taken_for_it(
-    stages: dict[str, Stage], monkeypatch: pytest.MonkeyPatch
+    kind: type[Imitation], stages: dict[str, Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Imitation() as imitation:
+    with kind() as imitation:
         for cloud in ("aws", "gcp"):
             monkeypatch.setenv(stages[cloud].server.variable, imitation.endpoint)
         detected = asyncio.run(auto.detect(now_unix_ms))
     assert detected.cloud == ""
-    assert "aws: no token: 405" in detected.detail
+    assert f"aws: no token: {kind.put_status}" in detected.detail
     assert "gcp: answered 200 without Metadata-Flavor" in detected.detail
 
 

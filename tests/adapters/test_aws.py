@@ -203,6 +203,7 @@ def test_a_token_is_renewed_before_it_expires(monkeypatch: pytest.MonkeyPatch) -
     with server:
         monkeypatch.setenv(server.variable, server.endpoint)
     assert play(server, story, unknown_s="0.1").silences == []
+    assert server.refused_count == 0
 
 
 def test_a_token_that_is_refused_is_replaced_within_the_same_read(
@@ -216,6 +217,7 @@ def test_a_token_that_is_refused_is_replaced_within_the_same_read(
 
     sink = play(server, story, unknown_s="0.1")
     assert sink.silences == []
+    assert server.refused_count > 0
     assert server.count("/latest/api/token") == 2
 
 

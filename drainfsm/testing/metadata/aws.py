@@ -26,6 +26,9 @@ class AwsMetadataServer(MetadataServer):
         self, *, clock_ahead_ms: int = 0, port: int = 0, token_ttl_s_max: int = 21_600
     ) -> None:
         super().__init__(clock_ahead_ms=clock_ahead_ms, port=port)
+        self.refused_count = 0
+        """Requests that were answered 401."""
+
         self._token_ttl_s_max = token_ttl_s_max
         self._tokens: dict[str, int] = {}
         self._hop_limited = False
@@ -123,6 +126,7 @@ class AwsMetadataServer(MetadataServer):
         with self.changed:
             alive_until = self._tokens.get(request.headers.get(TOKEN, ""), 0)
             if self.now_unix_ms() >= alive_until:
+                self.refused_count += 1
                 return Answer(status=401, body=b"<title>401 - Unauthorized</title>")
             key = request.path.removeprefix("/latest/meta-data/")
             if key == "spot/instance-action" and self._slide_ms is not None:
