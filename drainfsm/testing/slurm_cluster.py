@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from drainfsm.testing.running import TOY_LAUNCHER, RunningJob, free_port
+from drainfsm.testing.running import TOY_LAUNCHER, RunningJob
 from drainfsm.testing.toy_rank import TOY_PORT
 
 R = TypeVar("R")
@@ -155,7 +157,7 @@ class SlurmJob:
             "STORE": str(self.seen.store),
             "DRAINFSM_STATE_DIR": str(self.seen.state_dir),
             "DRAINFSM_NATS": self.seen.nats,
-            TOY_PORT: str(free_port()),
+            TOY_PORT: str(_port()),
             **{name: value for name, value in options.items() if name.isupper()},
         }
         flags = {name: value for name, value in options.items() if not name.isupper()}
@@ -197,6 +199,14 @@ class SlurmJob:
 
     def cancel(self) -> None:
         self.cluster.run("scancel", self.job_id)
+
+
+def _port() -> int:
+    """Free, and none that the kernel hands out: the job needs it only in a while."""
+    while True:
+        port = 10_000 + secrets.randbelow(10_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @contextmanager

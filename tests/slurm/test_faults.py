@@ -34,15 +34,16 @@ def test_jobs_whose_node_is_lost_run_twice_and_only_the_new_copies_count(
         'exec scontrol "$@"\n'
     )
     scontrol.chmod(0o755)
-    others = {"exclude": ",".join(cluster.nodes[1:])}
+    others = f"nodename={','.join(cluster.nodes[1:])}"
     every = ("--every", "10")
     variables = {"DRAINFSM_ADAPTER_SLURM_SCONTROL": str(scontrol)}
-    blind = submit("one-node", toy=every, **others, **variables)
-    seeing = submit("one-node", toy=every, **others)
+    cluster.run("scontrol", "update", others, "state=drain", "reason=both jobs on one node")
+    blind = submit("one-node", toy=every, **variables)
+    seeing = submit("one-node", toy=every)
     for job in (blind, seeing):
         job.wait_steps(20)
         assert job.field("NodeList") == lost
-        cluster.run("scontrol", "update", f"jobid={job.job_id}", "ExcNodeList=")
+    cluster.run("scontrol", "update", others, "state=resume")
     cut_off.touch()
     os.kill(cluster.daemon_pid(f"slurmd.{lost}"), signal.SIGKILL)
     for job in (blind, seeing):
@@ -77,29 +78,34 @@ def _committed(records: list[Record]) -> dict[int, int]:
     }
 
 
-@pytest.mark.parametrize("order", ["cancel", "requeue", "batch", "full"])
-def test_linuxproc(order: str, linuxproc_cluster: Cluster) -> None:
-    """``proctrack/linuxproc`` sends SIGTERM to every process; launcher and ranks ignore it."""
+ORDERS = {
+    "scancel {job}": "cancelled",
+    "scontrol requeue {job}": "requeue",
+    "scancel --batch --signal=TERM {job}": "unknown",
+    "scancel --full --signal=USR1 {job}": "unknown",
+}
+
+
+def test_where_every_process_is_signalled_launcher_and_ranks_leave_it_to_the_agent(
+    linuxproc_cluster: Cluster,
+) -> None:
+    """``proctrack/linuxproc`` sends a job's SIGTERM to the children of the batch script, too."""
     cluster = linuxproc_cluster
-    cluster.wait_idle()
     poll = {"DRAINFSM_ADAPTER_SLURM_POLL_S": "1"}
-    job = cluster.job(DEPLOY / "one-node.sbatch", ranks=2, **poll)
-    job.wait_steps(5)
-    commands = {
-        "cancel": ("scancel", job.job_id),
-        "requeue": ("scontrol", "requeue", job.job_id),
-        "batch": ("scancel", "--batch", "--signal=TERM", job.job_id),
-        "full": ("scancel", "--full", "--signal=USR1", job.job_id),
-    }
-    causes = {"cancel": "cancelled", "requeue": "requeue", "batch": "unknown", "full": "unknown"}
-    cluster.run(*commands[order])
-    _wait_over(job)
-    state = job.seen.state(1)
-    assert state.cause == causes[order]
-    assert state.committed is not None
-    assert state.committed.step == job.seen.steps(1)[-1]
-    if order == "cancel":
-        job.wait_state("CANCELLED")
-    else:
-        job.wait_steps(1, epoch=2)
-        assert job.seen.steps(0, 2)[0] == state.committed.step + 1
+    script = DEPLOY / "one-node.sbatch"
+    jobs = {order: cluster.job(script, ranks=2, **poll) for order in ORDERS}
+    for job in jobs.values():
+        job.wait_steps(5)
+    for order, job in jobs.items():
+        cluster.run(*order.format(job=job.job_id).split())
+    for order, job in jobs.items():
+        _wait_over(job)
+        state = job.seen.state(1)
+        assert (order, state.cause) == (order, ORDERS[order])
+        assert state.committed is not None
+        assert state.committed.step == job.seen.steps(1)[-1]
+        if state.cause == "cancelled":
+            job.wait_state("CANCELLED")
+        else:
+            job.wait_steps(1, epoch=2)
+            assert job.seen.steps(0, 2)[0] == state.committed.step + 1

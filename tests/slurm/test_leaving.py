@@ -57,62 +57,38 @@ def test_a_preempted_job_may_stay_until_slurm_requeues_it(cluster: Cluster, subm
     assert "DUE TO PREEMPTION" in job.output()
 
 
-def test_a_cancelled_job_saves_and_does_not_come_back(submit: Submit) -> None:
-    job = submit("one-node")
-    job.wait_steps(5)
-    job.cancel()
-    job.wait_state("CANCELLED")
-    state = job.seen.state(1)
-    assert state.cause == "cancelled"
-    assert state.requeue is not None
-    assert state.requeue.step == job.seen.steps(0)[-1]
-    assert "the job was cancelled: not requeued" in job.output()
-    assert job.field("Restarts") == "0"
+ORDERS = {
+    "requeue": ("one-node", "scontrol requeue {job}", "requeue"),
+    "batch": ("wait-loop", "scancel --batch --signal=USR1 {job}", "unknown"),
+    "full": ("one-node", "scancel --full --signal=USR1 {job}", "unknown"),
+    "steps": ("several-nodes", "scancel --signal=TERM {job}", "unknown"),
+    "steps, twice": ("several-nodes", "scontrol requeue {job}", "requeue"),
+    "cancel": ("wait-loop", "scancel {job}", "cancelled"),
+    "cancel steps": ("several-nodes", "scancel {job}", "cancelled"),
+}
+"""Script, order and cause. ``requeue`` and ``cancel`` send SIGTERM to the batch script and to the
+steps, to these twice; the others only to what they name."""
 
 
-def test_a_job_that_is_requeued_by_its_owner_resumes(cluster: Cluster, submit: Submit) -> None:
-    job = submit("one-node")
-    job.wait_steps(5)
-    cluster.run("scontrol", "requeue", job.job_id)
-    resumes(job)
-    assert job.seen.state(1).cause == "requeue"
-    assert "Slurm has requeued the job already: restart 1" in job.output()
-
-
-def test_a_signal_to_the_batch_script_alone_reaches_the_agent_behind_bash(
+def test_whatever_is_signalled_the_job_saves_once_and_comes_back_unless_cancelled(
     cluster: Cluster, submit: Submit
 ) -> None:
-    job = submit("wait-loop")
-    job.wait_steps(5)
-    cluster.run("scancel", "--batch", "--signal=USR1", job.job_id)
-    resumes(job)
-    assert job.seen.state(1).cause == "unknown"
-
-
-def test_a_signal_to_everything_is_heard_once(cluster: Cluster, submit: Submit) -> None:
-    job = submit("one-node", ranks=2)
-    job.wait_steps(5)
-    cluster.run("scancel", "--full", "--signal=USR1", job.job_id)
-    resumes(job)
-    assert job.seen.state(1).cause == "unknown"
-    assert len(job.seen.find(e.SaveStarted)) == 1
-
-
-def test_a_signal_to_the_steps_reaches_the_agents_of_all_nodes(
-    cluster: Cluster, submit: Submit
-) -> None:
-    job = submit("several-nodes", ranks=2)
-    job.wait_steps(5)
-    cluster.run("scancel", "--signal=TERM", job.job_id)
-    resumes(job, rank=3)
-    assert job.seen.state(1).cause == "unknown"
-    assert len(job.seen.find(e.SaveStarted)) == 1
-
-
-def test_steps_that_are_signalled_twice_save_once(cluster: Cluster, submit: Submit) -> None:
-    job = submit("several-nodes")
-    job.wait_steps(5)
-    cluster.run("scontrol", "requeue", job.job_id)
-    resumes(job, rank=1)
-    assert job.seen.state(1).cause == "requeue"
-    assert len(job.seen.find(e.SaveStarted)) == 1
+    jobs = {name: submit(script, ranks=2) for name, (script, _, _) in ORDERS.items()}
+    for job in jobs.values():
+        job.wait_steps(5)
+    for name, job in jobs.items():
+        cluster.run(*ORDERS[name][1].format(job=job.job_id).split())
+    for name, job in jobs.items():
+        rank = 3 if ORDERS[name][0] == "several-nodes" else 1
+        if name.startswith("cancel"):
+            job.wait_state("CANCELLED")
+            assert "the job was cancelled: not requeued" in job.output()
+            assert (job.field("Restarts"), job.seen.events(2)) == ("0", [])
+        else:
+            resumes(job, rank=rank)
+        state = job.seen.state(1)
+        assert (name, state.cause) == (name, ORDERS[name][2])
+        assert state.committed is not None
+        assert state.committed.step == job.seen.steps(rank)[-1]
+        assert len(job.seen.find(e.SaveStarted)) == 1
+    assert "Slurm has requeued the job already: restart 1" in jobs["requeue"].output()
