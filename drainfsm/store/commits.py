@@ -19,22 +19,16 @@ from drainfsm.errors import (
     CommitLogError,
     FencedError,
     ManifestMismatchError,
-    SlotTakenError,
-    StoreUnreachableError,
 )
 from drainfsm.store.base import ObjectStore
+from drainfsm.store.settling import put_settled
 from drainfsm.store.slots import PREFIX, missing_slot, slot_name, slot_numbers
 
 RACES_MAX = 16
 """Lost races for a slot before giving up: an attempt has few rivals, each of which stops."""
 
-PUTS_MAX = 4
-"""Tries to settle an ambiguous answer of the store."""
-
-PUT_PAUSE_S = 0.1
-"""Before the second try; doubles from there. All tries stay well under a commit allowance."""
-
 READS_MAX = 3
+READ_PAUSE_S = 0.1
 """Reads of a slot that is garbled: where there are no hard links it may be half written."""
 
 
@@ -198,26 +192,9 @@ class CommitLog:
             )
 
     def _create(self, number: int, slot: Slot) -> bool:
-        """Create the slot; False if somebody else has it.
-
-        An ambiguous answer is settled by putting the same bytes again: whichever of the two
-        arrives first, the slot holds them, and a put that arrives late finds it taken.
-        """
+        """Create the slot; False if somebody else has it."""
         name = PREFIX + slot_name(number)
-        data = encode_object(slot)
-        for attempt in range(1, PUTS_MAX + 1):
-            try:
-                self._store.put_if_absent(name, data)
-            except SlotTakenError:
-                there = self._read(number, keep=False)
-                return type(there) is type(slot) and encode_object(there) == data
-            except StoreUnreachableError:
-                if attempt == PUTS_MAX:
-                    raise
-                self._pause(PUT_PAUSE_S * 2 ** (attempt - 1))
-            else:
-                return True
-        raise AssertionError("unreachable: the last try returns or raises")
+        return put_settled(self._store, name, encode_object(slot), pause=self._pause)
 
     def _find_commit(self, count: int, *, down_to: int) -> int:
         for number in range(count, down_to, -1):
@@ -244,7 +221,7 @@ class CommitLog:
             except ManifestMismatchError as error:
                 if attempt == READS_MAX:
                     raise CommitLogError(str(error)) from error
-                self._pause(PUT_PAUSE_S)
+                self._pause(READ_PAUSE_S)
             else:
                 break
         if slot.job_id != self.job_id:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from drainfsm.core.codec import decode_object, encode_object
 from drainfsm.core.manifest import Entry, Manifest, verify_stored
-from drainfsm.errors import ManifestMismatchError, SlotTakenError
+from drainfsm.errors import ManifestMismatchError
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.checksums import checksum_of
+from drainfsm.store.settling import put_settled
 
 MANIFEST = "manifest.json"
 
@@ -18,7 +20,9 @@ def generation_prefix(generation_id: str) -> str:
     return f"generations/{generation_id}/"
 
 
-def write_manifest(store: ObjectStore, manifest: Manifest) -> str:
+def write_manifest(
+    store: ObjectStore, manifest: Manifest, *, pause: Callable[[float], None] = time.sleep
+) -> str:
     """Make the manifest durable; returns its digest. The same manifest again changes nothing.
 
     Raises:
@@ -26,11 +30,8 @@ def write_manifest(store: ObjectStore, manifest: Manifest) -> str:
     """
     name = generation_prefix(manifest.generation_id) + MANIFEST
     data = encode_object(manifest)
-    try:
-        store.put_if_absent(name, data)
-    except SlotTakenError as error:
-        if store.get(name) != data:
-            raise ManifestMismatchError(f"{name} is there already, with other content") from error
+    if not put_settled(store, name, data, pause=pause):
+        raise ManifestMismatchError(f"{name} is there already, with other content")
     return _digest(data)
 
 

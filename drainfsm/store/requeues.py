@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from drainfsm.core.codec import decode_object, encode_object
 from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
 from drainfsm.errors import (
     CommitLogError,
     ManifestMismatchError,
     RestoreRefusedError,
-    SlotTakenError,
 )
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.commits import Claimed, CommitLog
 from drainfsm.store.generations import read_manifest
+from drainfsm.store.settling import put_settled
 
 LOST = "lost"
 """Cause of an attempt that left no record of its own."""
 
 
-def write_requeue(store: ObjectStore, record: RequeueRecord) -> None:
+def write_requeue(
+    store: ObjectStore, record: RequeueRecord, *, pause: Callable[[float], None] = time.sleep
+) -> None:
     """Make the record durable. The same one again changes nothing.
 
     Raises:
         CommitLogError: the epoch has another record already.
     """
-    try:
-        store.put_if_absent(_name(record.epoch), encode_object(record))
-    except SlotTakenError as error:
-        if store.get(_name(record.epoch)) != encode_object(record):
-            raise CommitLogError(
-                f"{_name(record.epoch)} is there already, with other content: "
-                "an attempt leaves one requeue record"
-            ) from error
+    if not put_settled(store, _name(record.epoch), encode_object(record), pause=pause):
+        raise CommitLogError(
+            f"{_name(record.epoch)} is there already, with other content: "
+            "an attempt leaves one requeue record"
+        )
 
 
 def read_requeue(store: ObjectStore, *, epoch: int) -> RequeueRecord | None:
@@ -73,10 +75,8 @@ def restore_for(
         record = _lost(
             store, claimed, job_id=log.job_id, now_unix_ms=now_unix_ms, node_count=node_count
         )
-        try:
-            store.put_if_absent(_name(epoch), encode_object(record))
-        except SlotTakenError:  # the lost attempt is not dead, and was faster
-            record = read_requeue(store, epoch=epoch) or record
+        if not put_settled(store, _name(epoch), encode_object(record)):
+            record = read_requeue(store, epoch=epoch) or record  # it is not dead, and was faster
     _check_committed(log, record)
     return record
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -103,10 +102,14 @@ class AmbiguousStore:
         self._answer = answer
         self._before = before
 
-    def land(self, index: int) -> None:
+    def land(self, index: int) -> bool:
+        """One of the late puts arrives; False if the name was taken meanwhile."""
         name, data = self.late.pop(index)
-        with contextlib.suppress(SlotTakenError):
+        try:
             self._inner.put_if_absent(name, data)
+        except SlotTakenError:
+            return False
+        return True
 
     def put_if_absent(self, name: str, data: bytes) -> None:
         self._before()

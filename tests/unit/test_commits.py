@@ -10,8 +10,9 @@ import pytest
 from drainfsm.core.manifest import Claim, Commit
 from drainfsm.errors import CommitLogError, FencedError, StoreUnreachableError
 from drainfsm.store.base import ObjectStore
-from drainfsm.store.commits import PUTS_MAX, CommitLog
+from drainfsm.store.commits import CommitLog
 from drainfsm.store.posix import PosixStore
+from drainfsm.store.settling import PUTS_MAX
 from drainfsm.store.slots import slot_name
 from drainfsm.testing.stores import AmbiguousStore, Answer, MemoryStore
 

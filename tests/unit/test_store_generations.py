@@ -26,6 +26,7 @@ from drainfsm.store.generations import (
 )
 from drainfsm.store.posix import PosixStore
 from drainfsm.store.requeues import read_requeue, restore_for, write_requeue
+from drainfsm.testing.stores import AmbiguousStore, Answer, MemoryStore
 
 GENERATION = "e000001-s000000000010-p"
 FILES = {"__0_0.distcp": b"a" * 5000, "__1_0.distcp": b"b" * 7000, ".metadata": b"meta"}
@@ -259,3 +260,24 @@ def test_a_lost_attempt_whose_manifest_was_changed_is_refused(store: PosixStore)
     path_of(store, "manifest.json").write_bytes(b"{}")
     with pytest.raises(ManifestMismatchError, match="it was changed"):
         claim_and_restore(store, "b")
+
+
+@pytest.mark.parametrize("answer", [Answer.LOST, Answer.REFUSED, Answer.LATE])
+def test_manifest_and_record_survive_an_ambiguous_answer(answer: Answer) -> None:
+    memory = MemoryStore()
+    answers: list[Answer] = [answer]
+    store = AmbiguousStore(memory, answer=lambda _: answers.pop() if answers else Answer.TRUE)
+    manifest = Manifest(
+        job_id="job",
+        epoch=1,
+        generation_id=GENERATION,
+        step=1,
+        world_size=1,
+        entries=(),
+        created_unix_ms=1,
+    )
+    digest = write_manifest(store, manifest, pause=lambda _: None)
+    assert read_manifest(memory, generation_id=GENERATION, digest=digest) == manifest
+    answers.append(answer)
+    write_requeue(store, record(), pause=lambda _: None)
+    assert read_requeue(memory, epoch=1) == record()
