@@ -148,26 +148,36 @@ class Connection:
 
     async def read_subject(self, subject: str) -> list[Record]:
         """The same for one subject (``subject_of``) or a pattern of them."""
-        return [stored.record async for stored in self.stored(subject)]
+        return [
+            _stored(message).record
+            async for batch in self._batches(subject, after_sequence=0)
+            for message in batch.messages
+        ]
 
     async def stored(
         self, subject: str, *, after_sequence: int = 0
     ) -> AsyncGenerator[Stored, None]:
         """What the stream holds now, behind a sequence."""
-        async for message in self.messages(subject, after_sequence=after_sequence):
-            yield _stored(message)
+        async for batch in self._batches(subject, after_sequence=after_sequence):
+            for message in batch.messages:
+                yield _stored(message)
 
     async def messages(
         self, subject: str, *, after_sequence: int = 0
     ) -> AsyncGenerator[Message, None]:
         """The same, undecoded. A replica that is behind may answer: the newest may be missing."""
+        async for batch in self._batches(subject, after_sequence=after_sequence):
+            for message in batch.messages:
+                yield message
+
+    async def _batches(self, subject: str, *, after_sequence: int) -> AsyncGenerator[Batch, None]:
         pending = True
         while pending:
             batch = await self._batch(subject, after_sequence + 1)
-            for message in batch.messages:
-                yield message
-                after_sequence = message.sequence
+            yield batch
             pending = batch.pending_count > 0 and bool(batch.messages)
+            if pending:
+                after_sequence = batch.messages[-1].sequence
 
     async def _batch(self, subject: str, sequence: int) -> Batch:
         query: dict[str, object] = {

