@@ -121,40 +121,40 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
         ProtocolError: what answers there is no coordinator of this job and version.
         CoordinatorLostError: nothing answered for ``attach_s``.
     """
-    host, _, port = config.coordinator.rpartition(":")
     began_ms, told = loop_ms(), False
     while True:
         try:
-            async with asyncio.timeout(HANDSHAKE_S):
-                reader, writer = await asyncio.open_connection(
-                    host.strip("[]"), int(port), ssl=auth.client_tls(config)
-                )
+            if (link := await _try_to_join(config)) is not None:
+                return link
+            trouble = "it closed the connection"  # an attempt that is just ending
         except (OSError, TimeoutError) as error:
-            if loop_ms() - began_ms > config.attach_s * 1_000:
-                raise CoordinatorLostError(
-                    f"no coordinator at {config.coordinator} within {config.attach_s:g} s "
-                    f"({error}): is the agent of node 0 running, and can it be reached?"
-                ) from error
-            if not told:
-                warn(f"waiting for the coordinator at {config.coordinator} ({error})")
-                told = True
-            await asyncio.sleep(RETRY_S)
-            continue
-        welcome = await _shake_hands(config, reader, writer)
-        if welcome is not None:
-            return TcpLink(welcome, reader, writer, config=config)
-        await asyncio.sleep(RETRY_S)  # it closed on us: an attempt that is just ending
+            trouble = str(error) or "no answer"
+        if loop_ms() - began_ms > config.attach_s * 1_000:
+            raise CoordinatorLostError(
+                f"no coordinator at {config.coordinator} within {config.attach_s:g} s "
+                f"({trouble}): is the agent of node 0 running, and can it be reached?"
+            )
+        if not told:
+            warn(f"waiting for the coordinator at {config.coordinator} ({trouble})")
+            told = True
+        await asyncio.sleep(RETRY_S)
 
 
-async def _shake_hands(
-    config: RunConfig, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> n.Welcome | None:
+async def _try_to_join(config: RunConfig) -> TcpLink | None:
+    """None: it closed the connection before we were in."""
+    host, _, port = config.coordinator.rpartition(":")
+    async with asyncio.timeout(HANDSHAKE_S):
+        reader, writer = await asyncio.open_connection(
+            host.strip("[]"), int(port), ssl=auth.client_tls(config)
+        )
+    welcome = None
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            return await _prove(config, reader, writer)
-    except BaseException:
-        writer.close()
-        raise
+            welcome = await _prove(config, reader, writer)
+    finally:
+        if welcome is None:
+            writer.close()
+    return None if welcome is None else TcpLink(welcome, reader, writer, config=config)
 
 
 async def _prove(

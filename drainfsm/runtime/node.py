@@ -204,7 +204,11 @@ class Node:
         await self.job.kill()
 
     def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
-        self._limits.set_own(kill_by_unix_ms)
+        """The same shares of the exit margin as the coordinator's backstop leaves."""
+        exit_by = kill_by_unix_ms
+        if exit_by is not None:
+            exit_by += self._config.allowances.exit_margin_ms * 3 // 8
+        self._limits.set_own(kill_by_unix_ms, exit_by)
 
     # --- orders ---------------------------------------------------------------------------------
 

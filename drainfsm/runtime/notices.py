@@ -127,7 +127,8 @@ class Notices:
         deadline = notice.deadline_unix_ms
         if deadline is None:
             deadline = notice.received_unix_ms + round(self._config.grace_s * 1_000)
-        kill_by = deadline - allowances.clock_skew_ms - allowances.exit_margin_ms // 2
+        skew_ms = max(allowances.clock_skew_ms, notice.clock_skew_ms)
+        kill_by = deadline - skew_ms - allowances.exit_margin_ms // 2
         self._limits[ask] = max(kill_by, self._clock.now_unix_ms() + OWN_DECISION_MS_MIN)
         self._tell_limit()
 

@@ -18,14 +18,15 @@ class Limits:
         self._kill = kill
         self._leave = leave
         self._own: int | None = None
+        self._own_exit_by: int | None = None
         self._backstop: int | None = None
         self._told: int | None = None
         self._exit_by: int | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._leave_timer: asyncio.TimerHandle | None = None
 
-    def set_own(self, kill_by_unix_ms: int | None) -> None:
-        self._own = kill_by_unix_ms
+    def set_own(self, kill_by_unix_ms: int | None, exit_by_unix_ms: int | None = None) -> None:
+        self._own, self._own_exit_by = kill_by_unix_ms, exit_by_unix_ms
         self._arm()
 
     def set_backstop(self, kill_by_unix_ms: int | None, exit_by_unix_ms: int | None) -> None:
@@ -44,10 +45,13 @@ class Limits:
     def _arm(self) -> None:
         self.close()
         loop = asyncio.get_running_loop()
-        limits = [limit for limit in (self._own, self._backstop, self._told) if limit is not None]
-        if limits:
-            delay_s = self._clock.seconds_until(min(limits))
+        if (kill_by := _earliest(self._own, self._backstop, self._told)) is not None:
+            delay_s = self._clock.seconds_until(kill_by)
             self._kill_timer = loop.call_later(delay_s, self._kill, "it had to be gone by now")
-        if self._exit_by is not None:
-            delay_s = self._clock.seconds_until(self._exit_by)
+        if (exit_by := _earliest(self._own_exit_by, self._exit_by)) is not None:
+            delay_s = self._clock.seconds_until(exit_by)
             self._leave_timer = loop.call_later(delay_s, self._leave)
+
+
+def _earliest(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -193,6 +193,25 @@ def test_the_earliest_limit_kills_and_the_backstop_ends_the_agent() -> None:
     assert asyncio.run(run()) == ["kill", "leave"]
 
 
+def test_a_node_that_nobody_answers_ends_its_agent_as_well() -> None:
+    async def run() -> list[str]:
+        clock, happened, over = Clock(), list[str](), asyncio.Event()
+
+        def leave() -> None:
+            happened.append("leave")
+            over.set()
+
+        limits = Limits(clock, kill=lambda why: happened.append("kill"), leave=leave)
+        now = clock.now_unix_ms()
+        limits.set_backstop(now + 3_600_000, now + 3_600_000)
+        limits.set_own(now, now + 1)
+        await over.wait()
+        limits.close()
+        return happened
+
+    assert asyncio.run(run()) == ["kill", "leave"]
+
+
 def test_a_drain_that_is_called_off_takes_its_limits_with_it() -> None:
     async def run() -> list[str]:
         clock, happened = Clock(), list[str]()

@@ -24,7 +24,7 @@ from drainfsm.errors import (
     NodeRankTakenError,
     ProtocolError,
 )
-from drainfsm.runtime import auth
+from drainfsm.runtime import auth, link
 from drainfsm.runtime import node_messages as n
 from drainfsm.runtime.attempt import claim_attempt
 from drainfsm.runtime.clock import Clock
@@ -161,6 +161,24 @@ def test_a_proof_cannot_be_replayed_or_reflected() -> None:
 def test_no_coordinator_is_told_after_the_configured_time(config: RunConfig) -> None:
     with pytest.raises(CoordinatorLostError, match="is the agent of node 0 running"):
         asyncio.run(joined(node(config, 1)))
+
+
+def test_a_coordinator_that_lets_agents_connect_and_says_nothing_is_given_up(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "HANDSHAKE_S", 0.1)
+
+    async def run() -> None:
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.closing(writer):
+                await reader.read()
+
+        host, _, port = config.coordinator.rpartition(":")
+        async with await asyncio.start_server(silent, host, int(port)):
+            await joined(node(config, 1))
+
+    with pytest.raises(CoordinatorLostError, match="is the agent of node 0 running"):
+        asyncio.run(run())
 
 
 def test_an_address_that_is_in_use_is_told_before_the_job_is_claimed(config: RunConfig) -> None:
