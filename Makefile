@@ -10,7 +10,7 @@ DEV_READY := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types mutants crash-matrix clean
+.PHONY: help demo test check lint types mutants crash-matrix slurm-packages slurm-matrix clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,7 +21,7 @@ demo: $(DEMO_READY)  ## the whole story on this machine: notice, save, leave, re
 test: $(DEV_READY)  ## every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: lint types test  ## everything that CI runs, in the order of what fails fastest
+check: slurm-packages lint types test  ## everything that CI runs, in the order of what fails fastest
 
 lint: $(DEV_READY)  ## formatting, code rules, import contracts
 	$(BIN)/ruff format --check .
@@ -34,8 +34,15 @@ types: $(DEV_READY)  ## mypy, strict
 mutants: $(DEV_READY)  ## break the core on purpose, once for each fault: do the tests notice? (about 10 minutes)
 	$(BIN)/python tests/mutants/run.py
 
-crash-matrix: $(DEV_READY)  ## kill writer, coordinator or job at every point of a save (about 10 minutes)
-	$(BIN)/python -m drainfsm.testing.crash_matrix
+crash-matrix: $(DEV_READY)  ## kill writer, coordinator or job at every point of a drain (about 20 minutes)
+	$(BIN)/python -m drainfsm.testing.crash_matrix --store posix
+	$(BIN)/python -m drainfsm.testing.crash_matrix --store s3
+
+slurm-packages:  ## install Slurm for the tests that need a cluster (apt, as root; else they are left out)
+	tests/slurm/install-slurm
+
+slurm-matrix: $(DEV_READY)  ## every way in which Slurm ends a job, and 20 drains in a row: the table of docs/slurm.md (about 15 minutes)
+	$(BIN)/python tests/slurm/matrix.py $(MATRIX_ARGS)
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

@@ -1,9 +1,9 @@
-"""Kill writer, coordinator or the whole job at every point of a save; restart; lose nothing.
+"""Kill writer, coordinator or the whole job at every point of a drain; restart; lose nothing.
 
-    python -m drainfsm.testing.crash_matrix [--jobs N] [--every N] [--dir DIR] [--json FILE]
+    python -m drainfsm.testing.crash_matrix [--store posix|s3] [--jobs N] [--every N]
+        [--dir DIR] [--json FILE]
 
-A first run writes down the points that a drain's save passes, from the first file of the new
-generation to the requeue record. Then one run a point: two agents with one rank each train and
+A first run writes down the points that a drain passes, from the notice to the exit. Then one run a point: two agents with one rank each train and
 save periodically, a notice comes, the process is killed at the point, what is left leaves, and the
 next attempt starts. It must restore a complete generation that is no older than the newest commit,
 and go on at the next step.
@@ -29,6 +29,7 @@ from drainfsm.store import CommitLog, open_store
 from drainfsm.store.generations import read_manifest, verify_generation
 from drainfsm.testing import crashing
 from drainfsm.testing.running import RunningJob, running_job
+from drainfsm.testing.s3 import BUCKET, environment, s3_server
 
 NODES = 2
 EVERY = 10
@@ -53,10 +54,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What was lost or broken; empty: nothing."""
 
 
-def record_points(directory: Path) -> list[str]:
+def record_points(directory: Path, *, bucket: str = "") -> list[str]:
     """The points that an undisturbed drain passes, each once, in order."""
     trace = directory / "trace.txt"
-    with running_job(directory, nnodes=NODES) as job:
+    with running_job(directory, nnodes=NODES, store=_store(bucket, directory)) as job:
         _drain(job, {crashing.TRACE: str(trace), crashing.ARMED: str(directory / "armed")})
         job.wait_until_gone()
         if not job.find(Exited):
@@ -64,10 +65,10 @@ def record_points(directory: Path) -> list[str]:
     return list(dict.fromkeys(trace.read_text().splitlines()))
 
 
-def run_point(point: str, scope: str, directory: Path) -> Outcome:
+def run_point(point: str, scope: str, directory: Path, *, bucket: str = "") -> Outcome:
     """Kill at the point, restart, judge."""
     armed = directory / "armed"
-    with running_job(directory, nnodes=NODES) as job:
+    with running_job(directory, nnodes=NODES, store=_store(bucket, directory)) as job:
         _drain(
             job,
             {
@@ -92,6 +93,11 @@ def run_point(point: str, scope: str, directory: Path) -> Outcome:
         reached=crashing.hit_file(armed).exists(),
         lost=lost,
     )
+
+
+def _store(bucket: str, directory: Path) -> str:
+    """A prefix of the run's own in the bucket (an s3:// URL), or empty: a directory."""
+    return f"{bucket}/{directory.name}" if bucket else ""
 
 
 def _drain(job: RunningJob, variables: dict[str, str]) -> None:
@@ -136,12 +142,12 @@ def _restart(job: RunningJob, newest: int) -> tuple[int, str]:
 
 
 def _commits(job: RunningJob) -> list[Commit]:
-    return [c for _, c in CommitLog(open_store(str(job.store)), job_id=job.job).commits()]
+    return [c for _, c in CommitLog(open_store(job.store_url), job_id=job.job).commits()]
 
 
 def _incomplete(job: RunningJob) -> str:
     """The first committed generation that is not whole; empty: all are."""
-    store = open_store(str(job.store))
+    store = open_store(job.store_url)
     for commit in _commits(job):
         try:
             manifest = read_manifest(
@@ -159,16 +165,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, help="only every N-th point")
     parser.add_argument("--dir", type=Path, help="keep the runs here")
     parser.add_argument("--json", type=Path, help="write the outcomes as data")
+    parser.add_argument("--store", choices=("posix", "s3"), default="posix")
     options = parser.parse_args(argv)
+    if options.store == "posix":
+        return _run(options, bucket="")
+    with s3_server() as port, environment(port):
+        return _run(options, bucket=f"s3://{BUCKET}")
+
+
+def _run(options: argparse.Namespace, *, bucket: str) -> int:
     root = options.dir or Path(tempfile.mkdtemp(prefix="drainfsm-crash-"))
     started = time.monotonic()
-    points = record_points(root / "undisturbed")
+    points = record_points(root / "undisturbed", bucket=bucket)
     runs = [(p, scope) for p in points for scope in _scopes(p)][:: options.every]
     _print(f"{len(points)} points; {len(runs)} runs")
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(options.jobs) as pool:
         tasks = [
-            pool.submit(run_point, point, scope, root / f"run-{number}")
+            pool.submit(run_point, point, scope, root / f"run-{number}", bucket=bucket)
             for number, (point, scope) in enumerate(runs)
         ]
         for number, task in enumerate(tasks):

@@ -4,11 +4,12 @@
 and the messages by which a rank reports. Each call is two points, named after what it touches.
 With ``CRASH_TRACE`` the points that a run passes are written down; with ``CRASH_POINT`` the
 process that reaches that point for the first time is killed with SIGKILL, alone or with the whole
-job. Only points of a drain's save are armed: the trigger is the first mention of ``-d``.
+job. The points are armed by the first notice that is about to be recorded.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
@@ -30,6 +31,7 @@ ARMED = "CRASH_ARMED"
 """Environment variable: file whose existence arms the points, in every process of the job."""
 
 FILE_CALLS = ("fsync", "fdatasync", "link", "replace", "rename", "mkdir", "unlink")
+TRIGGER = r"append:notice_received"
 KEPT = ("commits", "generations", "requeue", "store")
 """Directories of the store: what is touched elsewhere is no point."""
 
@@ -76,7 +78,7 @@ class Crasher:
         if not point:
             return
         if not self._armed.exists():
-            if not re.search(r"-d\d", point):
+            if not re.search(TRIGGER, point):
                 return
             self._armed.touch()
         if self._trace:
@@ -103,7 +105,10 @@ def _describe(arguments: tuple[Any, ...]) -> str:
     parts = list(Path(text).parts)
     if not any(kept in parts for kept in KEPT):
         return ""
-    named = parts[max(parts.index(kept) for kept in KEPT if kept in parts) :]
+    return _without_what_varies(parts[max(parts.index(kept) for kept in KEPT if kept in parts) :])
+
+
+def _without_what_varies(named: list[str]) -> str:
     for pattern, name in _VARYING:
         named = [re.sub(pattern, name, part) for part in named]
     return "/".join(named)
@@ -120,10 +125,32 @@ def install(who: str) -> None:
     from drainfsm.log.journal import Journal
     from drainfsm.runtime.rank import Session
 
-    for owner, names in ((Session, ("report_staged", "report_durable")), (Journal, ("append",))):
-        for name in names:
-            describe = _kinds if owner is Journal else _generation
-            setattr(owner, name, crasher.wrap(name, getattr(owner, name), describe))
+    wrapped: list[tuple[type, str, Callable[[tuple[Any, ...]], str]]] = [
+        (Session, "report_staged", _generation),
+        (Session, "report_durable", _generation),
+        (Journal, "append", _kinds),
+    ]
+    if importlib.util.find_spec("obstore") is not None:
+        from drainfsm.store.objects import ObjectsStore
+        from drainfsm.store.streams import Upload
+
+        wrapped += [
+            (ObjectsStore, "put_if_absent", _object),
+            (ObjectsStore, "put", _object),
+            (Upload, "write", _upload),
+            (Upload, "finish", _upload),
+        ]
+    for owner, name, describe in wrapped:
+        setattr(owner, name, crasher.wrap(name, getattr(owner, name), describe))
+
+
+def _object(arguments: tuple[Any, ...]) -> str:
+    """Of a call to the object store: the object's name."""
+    return _without_what_varies(str(arguments[1]).split("/"))
+
+
+def _upload(arguments: tuple[Any, ...]) -> str:
+    return _without_what_varies(str(arguments[0]._path).split("/"))
 
 
 def _generation(arguments: tuple[Any, ...]) -> str:

@@ -65,12 +65,19 @@ class RunningJob:
     """One job in one state directory; its agents are started one by one, attempt after attempt."""
 
     def __init__(
-        self, directory: Path, *, nnodes: int = 1, nats: str = "nats://127.0.0.1:9"
+        self,
+        directory: Path,
+        *,
+        nnodes: int = 1,
+        nats: str = "nats://127.0.0.1:9",
+        store: str = "",
     ) -> None:
-        """``nats``: by default an address where nobody answers; empty: the embedded server."""
+        """``nats``: by default an address where nobody answers; empty: the embedded server.
+        ``store``: URL of another store than a directory of the job's own."""
         self.directory = directory
         self.job = f"job-{secrets.token_hex(4)}"
         self.store = directory / "store"
+        self.store_url = store or str(self.store)
         self.state_dir = directory / "state"
         self.trace = directory / "trace"
         self.trace.mkdir(parents=True, exist_ok=True)
@@ -96,7 +103,7 @@ class RunningJob:
         ``file_bytes_max``: beyond it a write fails, as on a full disk."""
         config: dict[str, object] = {
             "job": self.job,
-            "store": str(self.store),
+            "store": self.store_url,
             "state_dir": str(self.state_dir),
             "command": list(command),
             "nats": self.nats,
@@ -269,9 +276,9 @@ class Agent:
 
 @contextmanager
 def running_job(
-    directory: Path, *, nnodes: int = 1, nats: str = "nats://127.0.0.1:9"
+    directory: Path, *, nnodes: int = 1, nats: str = "nats://127.0.0.1:9", store: str = ""
 ) -> Iterator[RunningJob]:
-    job = RunningJob(directory, nnodes=nnodes, nats=nats)
+    job = RunningJob(directory, nnodes=nnodes, nats=nats, store=store)
     try:
         yield job
     finally:

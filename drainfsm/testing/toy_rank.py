@@ -114,7 +114,8 @@ class Saver:
         if target is None:
             return 0
         file = self._file(target.generation_id)
-        step = int(file.read_bytes().split()[0])
+        name = f"{generation_prefix(target.generation_id)}{file.name}"
+        step = int((open_store(self._session.store_url).get(name) or b"").split()[0])
         if step != target.step:
             raise AssertionError(f"{file} holds step {step}, the record says {target.step}")
         self._session.report_restored(
@@ -149,7 +150,8 @@ class Saver:
         time.sleep(self._options.save_s)
         file = self._file(generation)
         prefix = generation_prefix(generation)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        if urlsplit(self._session.store_url).scheme == "file":
+            file.parent.mkdir(parents=True, exist_ok=True)
         if self._options.durably:
             with open_store(self._session.store_url).writer(f"{prefix}{file.name}") as stream:
                 stream.write(data)
