@@ -10,6 +10,7 @@ import os
 import random
 import resource
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ from torchdata.stateful_dataloader.sampler import (  # type: ignore[import-untyp
     StatefulDistributedSampler,
 )
 
-from drainfsm.checkpoint import Checkpoint
+from drainfsm.checkpoint import Checkpoint, exchange
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.testing.ranks import RecordedPort
 
@@ -135,6 +136,7 @@ def run(scenario: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
         restore_target=RestoreTarget(**target) if target else None,
         drain_at=scenario.get("drain_at"),
     )
+    exchange.PEER_WAIT = timedelta(seconds=scenario.get("peer_wait_s", 60))
     job = Job(scenario["model"], scenario["loader"], rank, world_size)
     checkpoint = None
     first = 0
@@ -152,6 +154,9 @@ def run(scenario: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
             return {"error": f"{type(error).__name__}: {error}"}
     if scenario.get("limit_rank") == rank:
         resource.setrlimit(resource.RLIMIT_FSIZE, (scenario["limit_bytes"], -1))
+    if scenario.get("hang_rank") == rank:
+        late = Hanging(checkpoint, scenario["hang_at"], scenario["hang_s"])
+        checkpoint = late  # type: ignore[assignment]
     if scenario.get("die_rank") == rank:
         checkpoint = Dying(checkpoint, scenario["die_at"])  # type: ignore[assignment]
     seen = job.train(first, scenario["steps"], checkpoint)
@@ -159,6 +164,21 @@ def run(scenario: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
     if checkpoint is not None:
         checkpoint.close()
     return {"first": first, "seen": seen}
+
+
+class Hanging:
+    """Comes late to a save."""
+
+    def __init__(self, checkpoint: Any, step: int, seconds: float) -> None:
+        self._checkpoint, self._step, self._seconds = checkpoint, step, seconds
+
+    def step_done(self, step: int) -> bool:
+        if step == self._step:
+            time.sleep(self._seconds)
+        return bool(self._checkpoint.step_done(step))
+
+    def close(self) -> None:
+        self._checkpoint.close()
 
 
 class Dying:

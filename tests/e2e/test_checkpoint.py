@@ -225,6 +225,14 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
     full = {"steps": 8, "limit_rank": 1, "limit_bytes": 5_000, "settings": {"every_steps": 2}}
     resized = {"steps": 1, "target": msgspec.to_builtins(target)}
     after = {"steps": 12, "drain_at": 11}
+    hung = {
+        "steps": 4,
+        "settings": {"every_steps": 2},
+        "hang_rank": 1,
+        "hang_at": 1,
+        "hang_s": 6,
+        "peer_wait_s": 2,
+    }
     died = {"steps": 9, "die_rank": 1, "die_at": 8, "settings": {"every_steps": 9}}
     scenarios: list[dict[str, Any]] = [
         {"model": "plain", "loader": "plain", "store": store, "directory": str(root / name)}
@@ -233,6 +241,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("full", full),
             ("resized", resized),
             ("after", after),
+            ("hung", hung),
             ("died", died),
         )
     ]
@@ -262,6 +271,19 @@ def test_a_job_of_another_size_is_refused_on_every_rank(faults: Path) -> None:
     for result in results(faults / "resized"):
         assert "RestoreRefusedError" in result["error"]
         assert "saved by 4 ranks, and this job has 2" in result["error"]
+
+
+def test_a_rank_that_hangs_is_waited_for_a_bounded_time(faults: Path) -> None:
+    """Afterwards the ranks can agree on nothing more: later saves are reported as failed at once,
+    and training goes on."""
+    reports = read_reports(faults / "hung")
+    for step in (1, 3):
+        failed = of(reports, "failed", generation_id(epoch=1, step=step, saver="p"))
+        assert [report.rank for report in failed] == [0, 1]
+    first, later = (r.reason for r in reports if r.kind == "failed" and r.rank == 0)
+    assert "lost touch with another rank" in first
+    assert "the ranks can agree no more" in later
+    assert [len(result["seen"]) for result in results(faults / "hung")] == [4, 4]
 
 
 def test_a_rank_that_dies_does_not_leave_the_others_waiting(faults: Path) -> None:
