@@ -54,6 +54,7 @@ class Checkpoint:
         )
         self._active = bool(port.store_url)
         self._save: Save | None = None
+        self._compared = False
         self._last_step = -1
         if not self._active:
             return
@@ -147,7 +148,9 @@ class Checkpoint:
             generation_id=generation,
             state=state,
             copy=copy,
+            compare=self._port.world_size > 1 and not self._compared,
         )
+        self._compared = True
         save.start()
         return save
 

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.planner import (
 )
 
 from drainfsm.checkpoint.modules import BUFFERS
+from drainfsm.checkpoint.replicas import differing, samples_of
 from drainfsm.checkpoint.serialised import Serialised
 from drainfsm.checkpoint.staging import Staging
 
@@ -35,12 +36,23 @@ CUT_BYTES = 4 << 20
 class SharePlanner(DefaultSavePlanner):
     """Plans one save of a flat state, and holds what this rank is to write once it is staged."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, compare: bool = False) -> None:
+        """``compare``: find out whether what is called alike on several ranks is alike."""
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.differing: list[str] = []
+        """On the coordinator: parameters that turned out not to be."""
+
+        self._compare = compare
         self._staged: dict[MetadataIndex, Tensor | Serialised] = {}
+
+    def create_local_plan(self) -> SavePlan:
+        plan = super().create_local_plan()
+        samples = samples_of(self.state_dict) if self._compare else {}
+        return dataclasses.replace(plan, planner_data=samples)
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
         """Runs on the coordinator only."""
+        self.differing = differing([plan.planner_data for plan in all_plans])
         return super().create_global_plan(share_out(all_plans))
 
     def stage(self, staging: Staging, *, copy: bool) -> int:

@@ -8,6 +8,7 @@ place of its answer, so nobody waits for it.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from typing import Any
@@ -21,6 +22,7 @@ from drainfsm.checkpoint.files import GenerationFiles
 from drainfsm.checkpoint.planner import SharePlanner
 from drainfsm.checkpoint.port import RankPort
 from drainfsm.checkpoint.randomness import cuda_in_use
+from drainfsm.checkpoint.replicas import warning_about
 from drainfsm.checkpoint.staging import Staging
 from drainfsm.checkpoint.writer import GenerationWriter
 from drainfsm.core.manifest import Entry
@@ -49,9 +51,11 @@ class Save:
         generation_id: str,
         state: dict[str, Any] | Exception,
         copy: bool,
+        compare: bool = False,
     ) -> None:
         """``state``: captured, or why it could not be: the other ranks must hear of it.
-        ``copy``: training goes on once this is staged."""
+        ``copy``: training goes on once this is staged. ``compare``: warn about parameters that
+        are called alike on several ranks and are not."""
         self.generation_id = generation_id
         self.saved_bytes: int | None = None
         """What this rank wrote; None: not done, or failed."""
@@ -65,7 +69,7 @@ class Save:
         self._staging = staging
         self._copy = copy
         self._began = time.monotonic()
-        self._planner = SharePlanner()
+        self._planner = SharePlanner(compare=compare)
         self._files = GenerationFiles(
             store,
             generation_prefix(generation_id),
@@ -149,6 +153,8 @@ class Save:
         """On the coordinator. The generation's directory must be new: it is made here."""
         self._store.create_tree(generation_prefix(self.generation_id))
         shares, _ = self._planner.create_global_plan(plans)
+        if self._planner.differing:
+            sys.stderr.write(f"drainfsm: {warning_about(self._planner.differing)}\n")
         return self._writer.prepare_global_plan(shares)
 
     def _write(self, plan: SavePlan) -> list[WriteResult] | Failure:

@@ -92,7 +92,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "settings": {"every_steps": PERIODIC_AT + 1},
             }
         )
-    run_ranks(root, scenarios)
+    (root / "stderr").write_text("".join(run_ranks(root, scenarios)))
     return root
 
 
@@ -245,7 +245,8 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("died", died),
         )
     ]
-    run_ranks(root, scenarios, codes=(1, 9))  # rank 0: its barrier at the end fails
+    errors = run_ranks(root, scenarios, codes=(1, 9))  # rank 0: its barrier at the end fails
+    (root / "stderr").write_text("".join(errors))
     return root
 
 
@@ -265,6 +266,17 @@ def test_what_one_rank_cannot_write_fails_the_save_everywhere_and_only_that_save
     generation = generation_id(epoch=1, step=11, saver="d1")
     store = open_store(str(faults / "store"))
     commit_saved(store, faults / "after", generation=generation, step=11, world_size=WORLD_SIZE)
+
+
+def test_parameters_that_are_called_alike_and_differ_are_warned_about_once_a_job(
+    saved: Path, faults: Path
+) -> None:
+    """The plain model has nothing that keeps its replicas equal; DDP's and FSDP2's are."""
+    assert "differ between ranks" not in (saved / "stderr").read_text()
+    text = (faults / "stderr").read_text()
+    assert "parameter(s) differ between ranks and are saved once, from one of them: params/" in text
+    jobs_that_planned = 2
+    assert text.count("differ between ranks") == jobs_that_planned
 
 
 def test_a_job_of_another_size_is_refused_on_every_rank(faults: Path) -> None:
