@@ -9,7 +9,7 @@ from pathlib import Path
 from drainfsm.cli.options import Parser
 from drainfsm.errors import ConfigError
 
-USAGE = "demo [--fast] [--dir DIR] [--json FILE]"
+USAGE = "demo [--dir DIR] [--json FILE]"
 
 EPILOG = """\
 Trains a small transformer on the source files of Python's standard library, with 2 agents of 2
@@ -21,7 +21,6 @@ NEEDED = ("rich", "torch", "xxhash")
 
 def parser() -> Parser:
     made = Parser("demo", "The whole story on this machine.", usage=USAGE, epilog=EPILOG)
-    made.add_argument("--fast", action="store_true", help="shorter runs of a smaller model")
     made.add_argument(
         "--dir", metavar="DIR", type=Path, help="keep everything here (default: a temporary one)"
     )
