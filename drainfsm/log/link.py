@@ -174,12 +174,13 @@ def _cancellations() -> int:
 
 def public(url: str) -> str:
     """The URL without its password or token."""
-    return re.sub(r"(?<=//)[^/@]*@", "", url)
+    return re.sub(r"(^|//|,)[^/@,]*@", r"\1", url)
 
 
 def _credentials(url: str) -> tuple[str | None, str | None, str | None]:
     """User, password, token: decoded, and good for servers of the cluster that are found later."""
-    parts = urlsplit(url.split(",")[0])
+    first = url.split(",")[0]
+    parts = urlsplit(first if "://" in first else f"nats://{first}")
     if parts.username is None:
         return None, None, None
     if parts.password is None:
