@@ -16,7 +16,7 @@ import time
 from bench import report
 from bench.harness import Size, Topic, TopicResult, measure
 
-TOPICS = ("step", "decode", "journal", "stream", "append")
+TOPICS = ("step", "decode", "journal", "stream", "append", "stop", "notice")
 
 
 def main() -> int:
