@@ -70,7 +70,8 @@ Enter(r) ==
   /\ UNCHANGED <<done, alive, order, net, round, phase, stop>>
 
 PeersEntered(r) ==
-  \A p \in Ranks : done[p] > done[r] \/ (done[p] = done[r] /\ inside[p])
+  \/ Fault = "steps_alone"
+  \/ \A p \in Ranks : done[p] > done[r] \/ (done[p] = done[r] /\ inside[p])
 
 Complete(r) ==
   /\ alive[r] /\ inside[r]
@@ -92,7 +93,8 @@ ReportPosition(r) ==
 
 ReportQuiesced(r) ==
   /\ alive[r] /\ order[r].kind = "release"
-  /\ ~inside[r] /\ done[r] = order[r].stop
+  /\ ~inside[r]
+  /\ done[r] = order[r].stop \/ Fault = "counted_at_any_step"
   /\ net' = net \cup {Quiesced(order[r].round, r, done[r])}
   /\ UNCHANGED <<done, inside, alive, order, round, phase, stop>>
 
@@ -134,7 +136,9 @@ StopStepAgreed ==
 
 RanksQuiesced ==
   /\ phase = "stopping"
-  /\ \A r \in Ranks : Quiesced(round, r, stop) \in net
+  /\ \A r \in Ranks :
+       \/ Quiesced(round, r, stop) \in net
+       \/ Fault = "counted_at_any_step" /\ \E s \in 0..LastStep : Quiesced(round, r, s) \in net
   /\ phase' = "quiesced"
   /\ UNCHANGED <<done, inside, alive, order, net, round, stop>>
 

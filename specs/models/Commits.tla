@@ -34,7 +34,7 @@ vars == <<slots, flight, requeue, parts, manifest, writers, attempt, cleaner, lo
 
 None == <<>>
 Nothing == <<0, 0>>                                  \* "no generation": a fresh job
-Epochs == 1..Cardinality(Attempts)
+Epochs == 1..(Cardinality(Attempts) + IF Fault = "put_replaces" THEN 2 ELSE 0)
 Generations == (Epochs \cup {0}) \X (1..Saves)       \* epoch and number of the save
 GenerationOf(a) ==
   <<IF Fault = "id_without_epoch" THEN 0 ELSE attempt[a].epoch, attempt[a].saves>>
@@ -83,11 +83,6 @@ Land(m) ==
                 [] m.slot <= Len(slots) /\ Fault = "put_replaces" -> [slots EXCEPT ![m.slot] = m.entry]
                 [] OTHER -> slots
   /\ UNCHANGED <<requeue, parts, manifest, writers, attempt, cleaner, losses>>
-
-Lose(m) ==                                            \* it never takes effect
-  /\ m \in flight
-  /\ flight' = flight \ {m}
-  /\ UNCHANGED <<slots, requeue, parts, manifest, writers, attempt, cleaner, losses>>
 
 (* Claiming *)
 
@@ -222,8 +217,10 @@ SaveAbandoned(a) ==                                   \* too late; a put may be 
 RequeueRecorded(a) ==                                 \* put-if-absent; then the attempt has left
   /\ attempt[a].at \in {"running", "fenced"}
   /\ requeue' =
-       IF requeue[attempt[a].epoch] = None \/ Fault = "record_replaces"
-       THEN [requeue EXCEPT ![attempt[a].epoch] = attempt[a].newest]
+       IF requeue[attempt[a].epoch] = None
+       THEN [requeue EXCEPT ![attempt[a].epoch] =
+              IF Fault = "record_names_uncommitted" /\ attempt[a].saves > 0
+              THEN GenerationOf(a) ELSE attempt[a].newest]
        ELSE requeue
   /\ Become(a, [at |-> "left"])
   /\ UNCHANGED <<slots, flight, parts, manifest, writers, cleaner, losses>>
@@ -262,7 +259,7 @@ Delete(g) ==
   /\ UNCHANGED <<slots, flight, requeue, writers, attempt, cleaner, losses>>
 
 Next ==
-  \/ \E m \in flight : Land(m) \/ Lose(m)
+  \/ \E m \in flight : Land(m)
   \/ \E a \in Attempts :
        \/ SendClaim(a) \/ SettleClaim(a) \/ Derive(a) \/ CheckpointRestored(a)
        \/ SaveStarted(a) \/ EntriesVerified(a) \/ SyncManifest(a)
@@ -280,9 +277,8 @@ Symmetric == Permutations(Attempts) \cup Permutations(Ranks)
 FencedPublishNothing ==
   \A i, j \in DOMAIN slots :
     i < j /\ slots[i].kind = "claim" /\ slots[j].kind = "commit" => slots[j].epoch >= slots[i].epoch
-OneClaimPerEpoch ==
-  \A i, j \in DOMAIN slots :
-    i # j /\ slots[i].kind = "claim" /\ slots[j].kind = "claim" => slots[i].epoch # slots[j].epoch
+OneOwnerPerEpoch ==
+  \A a, b \in Attempts : a # b /\ attempt[a].epoch > 0 => attempt[a].epoch # attempt[b].epoch
 OneCommitPerGeneration ==
   \A i, j \in DOMAIN slots :
     i # j /\ slots[i].kind = "commit" /\ slots[j].kind = "commit"
