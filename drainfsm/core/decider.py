@@ -128,10 +128,10 @@ def _fenced(draft: Draft, given: i.ReportFenced) -> None:
         return
     draft.add(e.AttemptFenced(by_epoch=given.by_epoch))
     reason = f"epoch {given.by_epoch} has claimed the job"
-    if state.phase in (Phase.IDLE, Phase.CANCELLED, Phase.SCHEDULED):
-        draft.add(e.AttemptLost(epoch=state.epoch, reason=reason))
-    else:
+    if state.phase not in (Phase.IDLE, Phase.CANCELLED, Phase.SCHEDULED):
         saving.give_up(draft, reason)
+    elif state.exit_code is None:
+        draft.add(e.AttemptLost(epoch=state.epoch, reason=reason))
 
 
 def _restored(draft: Draft, given: i.ReportRestored) -> None:
