@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import cast
 
 START_S_MAX = 60.0
 BUCKET = "bucket"
@@ -115,18 +116,18 @@ class FaultProxy:
     """Forwards to the server; ``faults`` are tried in order, the first that matches acts."""
 
     def __init__(self, server_port: int) -> None:
+        self.server_port = server_port
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, server_port))
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._listener = _Listener(self)
+        self._thread = threading.Thread(target=self._listener.serve_forever, daemon=True)
         self._thread.start()
-        self.port: int = self._server.server_address[1]
+        self.port: int = self._listener.server_address[1]
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._listener.shutdown()
+        self._listener.server_close()
 
     def fault_for(self, method: str, path: str) -> Fault | None:
         with self._lock:
@@ -134,54 +135,59 @@ class FaultProxy:
             return next((fault for fault in self.faults if fault.takes(method, path)), None)
 
 
-def _handler(proxy: FaultProxy, server_port: int) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
 
-        def _serve(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            fault = proxy.fault_for(self.command, self.path)
-            if fault is not None and fault.delay_s:
-                time.sleep(fault.delay_s)
-            if fault is None or fault.only_slow:
-                self._answer(*self._forward(body))
-                return
-            if fault.forward:
-                self._forward(body)
-            if fault.status:
-                self._answer(fault.status, fault.headers, b"")
-            else:
-                self.close_connection = True
-                self.connection.shutdown(socket.SHUT_RDWR)
+    def __init__(self, proxy: FaultProxy) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.proxy = proxy
 
-        def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-            server = http.client.HTTPConnection("127.0.0.1", server_port, timeout=60)
-            try:
-                server.request(self.command, self.path, body, dict(self.headers))
-                answer = server.getresponse()
-                return answer.status, dict(answer.getheaders()), answer.read()
-            finally:
-                server.close()
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up is no news: it gave its request up."""
 
-        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-            self.send_response(status)
-            length = str(len(body))
-            for name, value in headers.items():
-                if name.lower() == "content-length" and self.command == "HEAD":
-                    length = value
-                if name.lower() not in _HOP_HEADERS:
-                    self.send_header(name, value)
-            self.send_header("Content-Length", length)
-            self.end_headers()
-            self.wfile.write(body)
 
-        do_GET = _serve  # noqa: N815 - http.server calls it so
-        do_PUT = _serve  # noqa: N815
-        do_POST = _serve  # noqa: N815
-        do_HEAD = _serve  # noqa: N815
-        do_DELETE = _serve  # noqa: N815
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
+    def _serve(self) -> None:
+        proxy = cast(_Listener, self.server).proxy
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        fault = proxy.fault_for(self.command, self.path)
+        if fault is not None and fault.delay_s:
+            time.sleep(fault.delay_s)
+        if fault is None or fault.only_slow:
+            self._answer(*self._forward(proxy.server_port, body))
+            return
+        if fault.forward:
+            self._forward(proxy.server_port, body)
+        if fault.status:
+            self._answer(fault.status, fault.headers, b"")
+        else:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
 
-    return Handler
+    def _forward(self, port: int, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        server = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        try:
+            server.request(self.command, self.path, body, dict(self.headers))
+            answer = server.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            server.close()
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        length = str(len(body))
+        for name, value in headers.items():
+            if name.lower() == "content-length" and self.command == "HEAD":
+                length = value
+            if name.lower() not in _HOP_HEADERS:
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815 - http.server's names
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
