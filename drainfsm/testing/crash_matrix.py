@@ -12,6 +12,7 @@ and go on at the next step.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import sys
@@ -25,6 +26,7 @@ import msgspec
 from drainfsm.core.events import AttemptStarted, CheckpointCommitted, Exited
 from drainfsm.core.manifest import Commit
 from drainfsm.core.orders import CheckpointSettings
+from drainfsm.errors import AgentUnreachableError
 from drainfsm.store import CommitLog, open_store
 from drainfsm.store.generations import read_manifest, verify_generation
 from drainfsm.testing import crashing
@@ -113,7 +115,8 @@ def _drain(job: RunningJob, variables: dict[str, str]) -> None:
             variables={**variables, **ranks},
         )
     job.wait_for(CheckpointCommitted)
-    job.notify(in_s=NOTICE_S, node_rank=NODES - 1)
+    with contextlib.suppress(AgentUnreachableError):  # it may die before it can answer
+        job.notify(in_s=NOTICE_S, node_rank=NODES - 1)
 
 
 def _restart(job: RunningJob, newest: int) -> tuple[int, str]:
