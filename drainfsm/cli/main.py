@@ -20,6 +20,7 @@ COMMANDS = {
     "notify": "hand a notice to a running agent",
     "replay": "read a drain, an attempt or a whole job back from its log",
     "explain": "say why a drain ended as it did, with the arithmetic",
+    "report": "what a job's history costs: rates and durations over all attempts",
     "export": "write a job's log into a file",
     "demo": "the whole story on this machine, in two minutes",
 }

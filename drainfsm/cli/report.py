@@ -1,0 +1,43 @@
+"""``drainfsm report``: rates and durations over all attempts in a log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from drainfsm.cli.logs import WHERE, add_log_options, read_history, replays, report_damage
+from drainfsm.cli.options import Parser
+from drainfsm.views.report import report
+from drainfsm.views.report_text import report_text
+
+USAGE = """report (--job NAME | --file PATH) [--epoch N] [--nats URL] [--json]"""
+
+EPILOG = (
+    WHERE
+    + """
+
+Computed from the log alone: attempts by ending, drains by outcome, losses without a notice,
+checkpoint age at failure, requeue delay, restore time, restarts that got healthy, work lost."""
+)
+
+
+def parser() -> Parser:
+    made = Parser("report", "Say what a job's history costs.", usage=USAGE, epilog=EPILOG)
+    add_log_options(made)
+    made.add_argument("--json", action="store_true", help="one JSON object")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parser().parse(argv)
+    history = read_history(arguments)
+    replays(arguments, history)  # raises where there is no such attempt
+    made = report(history.logs, epoch=arguments.epoch)
+    if arguments.json:
+        sys.stdout.buffer.write(msgspec.json.encode(made) + b"\n")
+    else:
+        for line in report_text(made):
+            print(line)
+    return report_damage(history)

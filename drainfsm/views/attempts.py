@@ -1,0 +1,261 @@
+"""One attempt of a job in numbers, from its own log and what later attempts wrote about it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from drainfsm.core import events as e
+from drainfsm.core.budget import Sample
+from drainfsm.core.state import Phase
+from drainfsm.views.replay import APPLIED, AttemptReplay, Line
+
+
+class Ending(enum.StrEnum):
+    """How an attempt ended, as far as the log tells."""
+
+    DRAINED = "drained"
+    """A drain ended it: somebody gave notice, and no process is left."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    """The job's own processes ended with another exit code than 0, outside a drain."""
+
+    LOST = "lost"
+    """It went away without leaving: by its own log, or as a later attempt found."""
+
+    SUPERSEDED = "superseded"
+    """It lived, and a newer attempt took the job over."""
+
+    OPEN = "open"
+    """The log holds no end: it runs, or nobody has written down how it ended."""
+
+
+class DrainReport(msgspec.Struct, frozen=True, kw_only=True):
+    drain_id: str
+    outcome: str
+    """``committed``, ``skipped``, ``abandoned``, ``cancelled``, ``lost``, ``left`` (it left
+    without deciding on a save) or ``open``."""
+
+    cause: str
+    noticed_unix_ms: int
+    window_ms: int | None
+    """From the first notice to the deadline as it stood at the end."""
+
+    remaining_ms: int | None
+    """Time to the deadline when no process was left; negative: it was missed."""
+
+
+class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    epoch: int
+    ending: Ending
+    reason: str
+    noticed: bool
+    """A notice was in force when it ended."""
+
+    started_unix_ms: int | None
+    ended_unix_ms: int | None
+    """No process left; of a lost attempt, its last sign of life. None: it has not ended."""
+
+    exit_code: int | None
+    restored_step: int | None
+    restore_ms: int | None
+    healthy_after_ms: int | None
+    """From the start to the first step that completed on every rank; None: there was none."""
+
+    commit_count: int
+    failed_save_count: int
+    committed_step: int | None
+    requeue_delay_ms: int | None = None
+    """From the end to the start of the next attempt."""
+
+    checkpoint_age_ms: int | None = None
+    """Of a lost or failed attempt: from the job's last commit to the last sign of life. A lost
+    attempt may have lived longer, at most up to ``checkpoint_age_ms_max``."""
+
+    checkpoint_age_ms_max: int | None = None
+    """From the job's last commit to the start of the next attempt."""
+
+    work_lost_ms: int
+    """Training time that no commit of the attempt covers."""
+
+    steps_lost: int | None
+    """Steps that no commit covers; None: the log does not tell how far the ranks were."""
+
+    drains: tuple[DrainReport, ...]
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read off the lines of one attempt."""
+
+    lines: tuple[Line, ...]
+    replay: AttemptReplay
+    samples: tuple[Sample, ...]
+    commits_unix_ms: tuple[int, ...]
+
+    def first(self, *kinds: type[e.Fact]) -> Line | None:
+        return next((line for line in self.lines if isinstance(line.event, kinds)), None)
+
+    def last(self, *kinds: type[e.Fact]) -> Line | None:
+        return next((line for line in reversed(self.lines) if isinstance(line.event, kinds)), None)
+
+    def count(self, *kinds: type[e.Fact]) -> int:
+        return sum(isinstance(line.event, kinds) for line in self.lines)
+
+
+COMMITS = (e.ManifestPublished, e.CheckpointCommitted)
+
+
+def see(replay: AttemptReplay) -> Seen:
+    lines = tuple(line for line in replay.lines if line.outcome == APPLIED)
+    commits = [line for line in lines if isinstance(line.event, COMMITS)]
+    return Seen(
+        lines=lines,
+        replay=replay,
+        samples=tuple(
+            line.event.sample
+            for line in commits
+            if isinstance(line.event, e.ManifestPublished | e.CheckpointCommitted)
+        ),
+        commits_unix_ms=tuple(line.at_unix_ms for line in commits),
+    )
+
+
+def attempt_report(seen: Seen, *, last_seen_unix_ms: int | None) -> AttemptReport:
+    """``last_seen_unix_ms``: the last sign of life that a later attempt knew of."""
+    final = seen.replay.final
+    ending, reason = _ending(seen)
+    ended = _ended_unix_ms(seen, ending, last_seen_unix_ms)
+    started, healthy = seen.first(e.AttemptStarted), seen.first(e.HealthyStepReached)
+    restored = seen.last(e.CheckpointRestored)
+    restore = restored.event if restored is not None else None
+    return AttemptReport(
+        job_id=final.job_id,
+        epoch=final.epoch,
+        ending=ending,
+        reason=reason,
+        noticed=_noticed(seen),
+        started_unix_ms=started.at_unix_ms if started else None,
+        ended_unix_ms=ended,
+        exit_code=final.exit_code,
+        restored_step=restore.step if isinstance(restore, e.CheckpointRestored) else None,
+        restore_ms=restore.restore_ms if isinstance(restore, e.CheckpointRestored) else None,
+        healthy_after_ms=healthy.at_unix_ms - started.at_unix_ms if healthy and started else None,
+        commit_count=len(seen.samples),
+        failed_save_count=seen.count(e.CheckpointFailed, e.SaveAbandoned),
+        committed_step=final.committed.step if final.committed else None,
+        work_lost_ms=_work_lost_ms(seen, ending, ended),
+        steps_lost=_steps_lost(seen, ending),
+        drains=tuple(_drains(seen)),
+    )
+
+
+def _ending(seen: Seen) -> tuple[Ending, str]:
+    final = seen.replay.final
+    if left := seen.last(e.Exited, e.AttemptFinished):
+        if isinstance(left.event, e.Exited):
+            return Ending.DRAINED, _cause(seen, left.drain_id)
+        by_itself = Ending.FINISHED if final.exit_code == 0 else Ending.FAILED
+        return by_itself, f"exit code {final.exit_code}"
+    if final.fenced_by is not None:
+        return Ending.SUPERSEDED, f"epoch {final.fenced_by} took the job over"
+    if final.lost:
+        return Ending.LOST, final.lost
+    return Ending.OPEN, ""
+
+
+def _ended_unix_ms(seen: Seen, ending: Ending, last_seen_unix_ms: int | None) -> int | None:
+    if ending is Ending.OPEN or not seen.lines:
+        return last_seen_unix_ms if ending is Ending.LOST else None
+    left = seen.last(e.Exited, e.AttemptFinished)
+    if left is not None:
+        return left.at_unix_ms
+    return max(seen.lines[-1].at_unix_ms, last_seen_unix_ms or 0)
+
+
+def _noticed(seen: Seen) -> bool:
+    """A drain was open at the end, or ended it. One that was cancelled is forgotten."""
+    last = seen.last(e.NoticeReceived, e.DrainCancelled)
+    return last is not None and isinstance(last.event, e.NoticeReceived)
+
+
+def _work_lost_ms(seen: Seen, ending: Ending, ended: int | None) -> int:
+    """From the step of the last commit (else the first healthy step) to where the ranks stopped."""
+    healthy = seen.first(e.HealthyStepReached)
+    if ended is None or ending is Ending.FINISHED or healthy is None:
+        return 0
+    since = healthy.at_unix_ms
+    if seen.samples:
+        sample = seen.samples[-1]
+        since = max(since, seen.commits_unix_ms[-1] - sample.durable_ms - sample.commit_ms)
+    published = seen.last(e.ManifestPublished)
+    if published is not None and published.drain_id == seen.lines[-1].drain_id:
+        return 0
+    stopped = None
+    if _noticed(seen):
+        stopped = seen.last(e.RanksQuiesced) or seen.last(e.SaveSkipped, e.SaveAbandoned)
+    return max(0, (stopped.at_unix_ms if stopped else ended) - since)
+
+
+def _steps_lost(seen: Seen, ending: Ending) -> int | None:
+    if ending is Ending.OPEN:
+        return None
+    if ending is Ending.FINISHED:
+        return 0
+    agreed, quiesced = seen.last(e.StopStepAgreed), seen.last(e.RanksQuiesced)
+    if not _noticed(seen) or agreed is None or not isinstance(agreed.event, e.StopStepAgreed):
+        return None
+    step = max(node.max_step for node in agreed.event.nodes)
+    if quiesced is not None and isinstance(quiesced.event, e.RanksQuiesced):
+        step = max(step, quiesced.event.step)
+    committed = seen.replay.final.committed
+    return max(0, step - (committed.step if committed else -1))
+
+
+def _drains(seen: Seen) -> Iterator[DrainReport]:
+    lost = seen.replay.final.lost
+    for drain_id in seen.replay.final.drains:
+        lines = tuple(line for line in seen.lines if line.drain_id == drain_id)
+        left = next((line.event for line in lines if isinstance(line.event, e.Exited)), None)
+        deadline = lines[-1].deadline_unix_ms
+        yield DrainReport(
+            drain_id=drain_id,
+            outcome=_outcome(lines, lost=bool(lost)),
+            cause=_cause(seen, drain_id),
+            noticed_unix_ms=lines[0].at_unix_ms,
+            window_ms=None if deadline is None else deadline - lines[0].at_unix_ms,
+            remaining_ms=left.remaining_ms if isinstance(left, e.Exited) else None,
+        )
+
+
+_OUTCOMES: tuple[tuple[type[e.Fact], str], ...] = (
+    (e.ManifestPublished, "committed"),
+    (e.SaveAbandoned, "abandoned"),
+    (e.SaveSkipped, "skipped"),
+    (e.DrainCancelled, "cancelled"),
+)
+
+
+def _outcome(lines: Sequence[Line], *, lost: bool) -> str:
+    kinds = {type(line.event) for line in lines}
+    for kind, outcome in _OUTCOMES:
+        if kind in kinds:
+            return outcome
+    if e.Exited in kinds:
+        return "left"
+    return "lost" if lost or lines[-1].phase is Phase.LOST else "open"
+
+
+def _cause(seen: Seen, drain_id: str) -> str:
+    """Of the notice with the earliest deadline; the identity breaks ties, as in the state."""
+    notices = [
+        line.event
+        for line in seen.lines
+        if isinstance(line.event, e.NoticeReceived) and line.drain_id == drain_id
+    ]
+    if not notices:
+        return "unknown"
+    return min(notices, key=lambda n: (n.deadline_unix_ms, n.notice.identity)).notice.cause

@@ -1,0 +1,118 @@
+"""A report as plain text, at most 100 columns wide."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from drainfsm.views.attempts import AttemptReport
+from drainfsm.views.report import Durations, Rate, Report, Totals
+from drainfsm.views.table import WIDTH, day_and_time
+
+LABEL_COLUMNS = 28
+
+
+def report_text(report: Report) -> Iterator[str]:
+    for job in report.jobs:
+        yield f"job {job.job_id}"
+        for attempt in job.attempts:
+            yield from textwrap.wrap(_attempt(attempt), WIDTH, subsequent_indent=" " * 6)
+        yield ""
+        yield from _totals(job.totals)
+        yield ""
+    if len(report.jobs) > 1:
+        yield "all jobs"
+        yield from _totals(report.totals)
+
+
+def _attempt(attempt: AttemptReport) -> str:
+    parts = [f"  {attempt.epoch:>3} {_when(attempt.started_unix_ms)}"]
+    reason = f" ({attempt.reason})" if attempt.reason else ""
+    parts.append(f"{attempt.ending.value}{reason}")
+    if attempt.restored_step is not None:
+        parts.append(f"restored step {attempt.restored_step} in {_span(attempt.restore_ms)}")
+    if attempt.healthy_after_ms is not None:
+        parts.append(f"healthy after {_span(attempt.healthy_after_ms)}")
+    elif attempt.ended_unix_ms is not None:
+        parts.append("never healthy")
+    parts += [f"drain {drain.outcome}" for drain in attempt.drains]
+    if attempt.checkpoint_age_ms is not None:
+        parts.append(f"last commit {_range(attempt)} before the loss")
+    if attempt.work_lost_ms:
+        steps = "" if attempt.steps_lost is None else f", {attempt.steps_lost} steps"
+        parts.append(f"work lost {_span(attempt.work_lost_ms)}{steps}")
+    if attempt.requeue_delay_ms is not None:
+        parts.append(f"next attempt after {_span(attempt.requeue_delay_ms)}")
+    return "; ".join(parts)
+
+
+def _range(attempt: AttemptReport) -> str:
+    low, high = attempt.checkpoint_age_ms, attempt.checkpoint_age_ms_max
+    return _span(low) if high is None or high == low else f"{_span(low)} to {_span(high)}"
+
+
+def _totals(totals: Totals) -> Iterator[str]:
+    rows = [
+        ("attempts", _attempts(totals)),
+        ("drains", _counts(totals.drains)),
+        ("deadlines missed", str(totals.deadline_missed_count)),
+        ("lost without notice", _rate(totals.missed_notice) + " that lost capacity"),
+        ("restarts that got healthy", _rate(totals.restart_healthy)),
+        ("checkpoint age at failure", _durations(totals.checkpoint_age)),
+        ("requeue delay", _durations(totals.requeue_delay)),
+        ("restore", _durations(totals.restore)),
+        ("restart to healthy step", _durations(totals.restart_to_healthy)),
+        ("save, durable", _durations(totals.save_durable)),
+        ("save, commit", _durations(totals.save_commit)),
+        ("work lost", _lost(totals)),
+        ("sources that could not tell", _sources(totals)),
+    ]
+    for label, text in rows:
+        yield from textwrap.wrap(
+            f"  {label:{LABEL_COLUMNS}}{text}", WIDTH, subsequent_indent=" " * (LABEL_COLUMNS + 2)
+        )
+
+
+def _attempts(totals: Totals) -> str:
+    more = f"; {totals.unlogged_count} more left no record here" if totals.unlogged_count else ""
+    return f"{totals.attempt_count}: {_counts(totals.endings)}{more}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+
+
+def _rate(rate: Rate) -> str:
+    share = "" if rate.share is None else f" ({rate.share:.1%})"
+    return f"{rate.count} of {rate.of}{share}"
+
+
+def _durations(found: Durations) -> str:
+    if not found.count:
+        return "never observed"
+    parts = (("p50", found.p50_ms), ("p95", found.p95_ms), ("p99", found.p99_ms))
+    told = [f"{name} {_span(value)}" for name, value in (*parts, ("max", found.max_ms))]
+    return f"{', '.join(told)} (of {found.count})"
+
+
+def _lost(totals: Totals) -> str:
+    unknown = totals.steps_lost_unknown_count
+    more = f" and those of {unknown} attempts whose log does not tell" if unknown else ""
+    return f"{_span(totals.work_lost_ms)}, {totals.steps_lost} steps{more}"
+
+
+def _sources(totals: Totals) -> str:
+    told = [
+        f"{source.source} on node {source.node}: {source.unknown_count} times, "
+        f"{_span(source.unknown_ms)}" + (", and now" if source.unknown_now else "")
+        for source in totals.sources
+    ]
+    return "; ".join(told) or "none"
+
+
+def _when(unix_ms: int | None) -> str:
+    return "(start unknown)" if unix_ms is None else " ".join(day_and_time(unix_ms))
+
+
+def _span(value_ms: int | None) -> str:
+    return "unknown" if value_ms is None else f"{value_ms / 1_000:.3f} s"
