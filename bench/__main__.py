@@ -1,9 +1,9 @@
 """Run the benchmarks.
 
-    python -m bench                 all of them: results.json and one line in history.jsonl
-    python -m bench step decode     only these topics
-    python -m bench --quick         the subset that CI runs; fails when a ratio leaves its gate
-    python -m bench --list
+python -m bench                 all of them: results.json and one line in history.jsonl
+python -m bench step decode     only these topics
+python -m bench --quick         the subset that CI runs; fails when a ratio leaves its gate
+python -m bench --list
 """
 
 from __future__ import annotations

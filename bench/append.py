@@ -43,7 +43,7 @@ class Writers:
         self.file = os.open(directory / "raw", os.O_WRONLY | os.O_CREAT)
         self.size = 0
         self.last = {EPOCH_ONE: 0, EPOCH_TEN: 0}
-        self.count = {epoch: 0 for epoch in range(1, 6)}
+        self.count = dict.fromkeys(range(1, 6), 0)
 
     def close(self) -> None:
         self.loop.run(self.ours.close())

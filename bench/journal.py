@@ -141,8 +141,8 @@ TOPIC = Topic(
     name="journal",
     title="Replay of archived attempts",
     unit="ns an event",
-    note="CPU time of the thread, with opening and reading the files. The peer's events are a tenth "
-    "of the size of ours.",
+    note="CPU time of the thread, opening and reading the files included. The peer's events are a "
+    "tenth of the size of ours.",
     open=opened,
     ratios=(
         at_least("G5", "beside eventsourcing, in memory",

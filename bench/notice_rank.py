@@ -1,6 +1,6 @@
 """A rank that trains, and says when its main thread has seen that it is asked to stop.
 
-    python -m bench.notice_rank SESSION_FD RAW_FD
+python -m bench.notice_rank SESSION_FD RAW_FD
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ def main() -> None:
         matrix = torch.tanh(matrix @ matrix)
         step += 1
         # The flag that step_done looks at; looked at here, since step_done would wait.
-        if session._attention or raw.up or signalled.up:
+        ordered = session._attention
+        if ordered or raw.up or signalled.up:
             print(time.monotonic_ns(), flush=True)
             raw.up = signalled.up = False
             if sys.stdin.readline() == "":
                 break
-        if session._attention:
+        if ordered:
             session.step_done(step)
     session.close()
 

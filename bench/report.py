@@ -105,7 +105,8 @@ def markdown(found: TopicResult) -> str:
     lines += [
         f"| {name} | {number(case.median)} | {_range(case)} |" for name, case in found.cases.items()
     ]
-    lines += ["", "| goal | ratio | median | spread | asked | gate | |", "|---|---|--:|---|--:|--:|---|"]
+    lines += ["", "| goal | ratio | median | spread | asked | gate | |"]
+    lines += ["|---|---|--:|---|--:|--:|---|"]
     lines += [_ratio_row(ratio) for ratio in found.ratios]
     return "\n".join(lines) + "\n"
 

@@ -86,8 +86,8 @@ TOPIC = Topic(
     unit="ns an event",
     note="CPU time of the thread. 19 events of 18 kinds, from a real log of two nodes. transitions "
     "only moves the name of the state; evolve also checks the guards and makes the next State of "
-    "35 fields. With the same checks the peer has the guards as conditions and a callback that keeps "
-    "the event, and still makes no state.",
+    "35 fields. With the same checks the peer has the guards as conditions and a callback that "
+    "keeps the event, and still makes no state.",
     open=opened,
     ratios=(
         at_least("G1", "evolve, beside transitions with the same checks",

@@ -37,13 +37,13 @@ def _all_reduce() -> None:
 
 def _lightning() -> bool:
     """Lightning 2.6: ``strategy.broadcast(self.received_sigterm)`` of rank 0, at every batch."""
-    flag = torch.tensor(False, dtype=torch.uint8)
+    flag = torch.tensor([0], dtype=torch.uint8)
     dist.broadcast(flag, src=0)
     return bool(flag.item())
 
 
 def _megatron() -> bool:
     """Megatron-LM: ``DistributedSignalHandler.signals_received`` gathers every rank's flag."""
-    flag = torch.tensor([False], dtype=torch.int32)
+    flag = torch.tensor([0], dtype=torch.int32)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX)
     return bool(flag.item())

@@ -13,7 +13,8 @@ from drainfsm.core.fold import Fold, evolve
 from drainfsm.core.records import Record
 from drainfsm.core.state import State
 
-HISTORY = Path(__file__).parents[1] / "tests/replay/histories/signal_two_nodes_resumed_finished.jsonl"
+HISTORIES = Path(__file__).parents[1] / "tests/replay/histories"
+HISTORY = HISTORIES / "signal_two_nodes_resumed_finished.jsonl"
 """Two nodes, from the start of the attempt over a saved drain to its exit, as they wrote it."""
 
 
