@@ -18,6 +18,8 @@ from drainfsm_adapters.slurm_records import (
 )
 
 OUTPUT_CHARACTERS_MAX = 300
+TRIES = 3
+"""Slurm sends SIGTERM twice, within milliseconds."""
 
 
 class SlurmFailedError(Exception):
@@ -28,6 +30,11 @@ class SlurmMissingError(SlurmFailedError):
     """A command cannot be started."""
 
 
+class SlurmSignalledError(SlurmFailedError):
+    """A command was ended by a signal: with proctrack/linuxproc Slurm's SIGTERM to the job's
+    processes is for it, too. What it did is not known."""
+
+
 async def run_command(
     command: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> str:
@@ -36,6 +43,7 @@ async def run_command(
     Raises:
         SlurmFailedError: says what went wrong.
         SlurmMissingError: and what to do.
+        SlurmSignalledError: what it did is not known.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -60,6 +68,8 @@ async def run_command(
         if process.returncode is None:
             process.kill()
             await process.wait()
+    if process.returncode is not None and process.returncode < 0:
+        raise SlurmSignalledError(f"{' '.join(command[:3])}: ended by signal {-process.returncode}")
     if process.returncode != 0:
         said = (errors or output).decode(errors="replace").strip()[:OUTPUT_CHARACTERS_MAX]
         raise SlurmFailedError(f"{' '.join(command[:3])}: {said or process.returncode}")
@@ -104,9 +114,20 @@ class Scontrol:
         await self._run("update", *order, timeout_s=timeout_s)
 
     async def requeue(self, job_id: str, *, timeout_s: float) -> None:
-        await self._run("requeue", job_id, timeout_s=timeout_s)
+        """Once: it may have been obeyed although it failed. The job's record tells."""
+        await self._run("requeue", job_id, timeout_s=timeout_s, tries=1)
 
-    async def _run(self, *arguments: str, timeout_s: float) -> str:
-        return await run_command(
-            (self._program, *arguments), timeout_s=timeout_s, environment=self._environment
-        )
+    async def _run(self, *arguments: str, timeout_s: float, tries: int = TRIES) -> str:
+        now_s = asyncio.get_running_loop().time
+        give_up_s = now_s() + timeout_s
+        for left in reversed(range(tries)):
+            try:
+                return await run_command(
+                    (self._program, *arguments),
+                    timeout_s=give_up_s - now_s(),
+                    environment=self._environment,
+                )
+            except SlurmSignalledError:
+                if not left:
+                    raise
+        raise AssertionError("no try")

@@ -61,8 +61,10 @@ class Leaving:
         refused = "requeue is off for this job"
         if self._options.requeue != "none" and (job is None or job.requeue):
             try:
-                await self._scontrol.requeue(self._run.job_id, timeout_s=timeout_s)
+                await self._scontrol.requeue(self._run.job_id, timeout_s=timeout_s / 2)
             except SlurmFailedError as error:
+                if await self._was_requeued(timeout_s=timeout_s / 4):
+                    return f"job {self._run.job_id} is requeued"
                 if job is not None and self._killing_requeues(job):
                     return f"{self._stay()}, for {error}"
                 refused = str(error)
@@ -73,7 +75,14 @@ class Leaving:
                 f"the job will not come back by itself: {refused}; submit it again, or set "
                 "[adapters.slurm] resubmit"
             )
-        return await self._resubmit(timeout_s=timeout_s)
+        return await self._resubmit(timeout_s=timeout_s / 2)
+
+    async def _was_requeued(self, *, timeout_s: float) -> bool:
+        try:
+            job = await self._scontrol.job(self._run.job_id, timeout_s=timeout_s)
+        except SlurmFailedError:
+            return False
+        return job.restarts > self._run.restarts
 
     def _killing_requeues(self, job: Job) -> bool:
         preempted = job.preempt_unix_s is not None and not job.ending

@@ -28,7 +28,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     unknown_s: float = 60.0
     """A controller that has told nothing for so long is reported."""
 
-    warning_s: float = 60.0
+    warning_s: float = 120.0
     """The N of ``--signal=…@N``: a signal so long (and a minute) before the end is the warning."""
 
     requeue: str = "scontrol"

@@ -136,11 +136,15 @@ class Hearing:
                 continue
             try:
                 async with asyncio.timeout(INTERPRET_MS / 1_000):
-                    return await adapter.interpret(notice, timeout_ms=INTERPRET_MS)
+                    meaning = await adapter.interpret(notice, timeout_ms=INTERPRET_MS)
             except TimeoutError:
                 self._warn(f"{name}: took too long to say what {notice.native_id} means")
             except Exception as error:  # the bare signal still counts
                 self._warn(f"{name}: {type(error).__name__}: {error}")
+            else:
+                if meaning is None:
+                    self._warn(f"{name}: {notice.native_id} says no more than what is known")
+                return meaning
         return notice
 
     async def stay(self) -> None:

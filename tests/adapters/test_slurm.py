@@ -24,6 +24,7 @@ DATA = Path(__file__).parent / "data" / "slurm"
 SCRIPT = """#!/bin/bash
 cd "$(dirname "$0")"
 echo "$*" >> calls
+[ -e "signalled.$1" ] && { rm "signalled.$1"; kill -TERM $$; }
 [ -e hangs ] && exec sleep 60
 for word; do [ "$before" = show ] && what=$word; before=$word; done
 [ "$1" = requeue ] && what=requeue
@@ -54,6 +55,10 @@ class Program:
 
     def hang(self) -> None:
         (self._directory / "hangs").touch()
+
+    def signalled_once(self, command: str) -> None:
+        """Slurm's SIGTERM to every process of the job ends the next such command."""
+        (self._directory / f"signalled.{command}").touch()
 
     @property
     def calls(self) -> list[str]:
@@ -218,6 +223,28 @@ def test_the_last_act(
     last = made(program, options)
     assert asyncio.run(last.left(requeue=True, timeout_ms=20_000)) == told
     assert ("requeue 1" in program.calls) == (told == "job 1 is requeued")
+
+
+def test_a_question_that_a_signal_ended_is_asked_again(program: Program) -> None:
+    program.answer("job", "running.txt")
+    program.signalled_once("-o")
+    program.answer("requeue")
+    told = asyncio.run(made(program).left(requeue=True, timeout_ms=20_000))
+    assert told == "job 1 is requeued"
+    assert program.calls == ["-o show job 1", "-o show job 1", "requeue 1"]
+
+
+def test_a_requeue_that_ended_the_command_itself_was_obeyed(program: Program) -> None:
+    async def story() -> str:
+        leaving = asyncio.create_task(made(program).left(requeue=True, timeout_ms=20_000))
+        while "requeue 1" not in program.calls:
+            await asyncio.sleep(0.01)
+        program.answer("job", "running.txt", Restarts="1")
+        return await leaving
+
+    program.answer("job", "running.txt")
+    program.signalled_once("requeue")
+    assert asyncio.run(story()) == "job 1 is requeued"
 
 
 def test_where_requeue_is_off_and_nothing_else_is_configured_it_says_so(program: Program) -> None:

@@ -79,10 +79,11 @@ def _committed(records: list[Record]) -> dict[int, int]:
 
 
 ORDERS = {
-    "scancel {job}": "cancelled",
-    "scontrol requeue {job}": "requeue",
-    "scancel --batch --signal=TERM {job}": "unknown",
-    "scancel --full --signal=USR1 {job}": "unknown",
+    "scancel {job}": ("one-node", "cancelled"),
+    "scontrol requeue {job}": ("one-node", "requeue"),
+    "scancel --batch --signal=TERM {job}": ("one-node", "unknown"),
+    "scancel --full --signal=USR1 {job}": ("one-node", "unknown"),
+    "scontrol requeue {job} ": ("several-nodes", "requeue"),
 }
 
 
@@ -92,8 +93,10 @@ def test_where_every_process_is_signalled_launcher_and_ranks_leave_it_to_the_age
     """``proctrack/linuxproc`` sends a job's SIGTERM to the children of the batch script, too."""
     cluster = linuxproc_cluster
     poll = {"DRAINFSM_ADAPTER_SLURM_POLL_S": "1"}
-    script = DEPLOY / "one-node.sbatch"
-    jobs = {order: cluster.job(script, ranks=2, **poll) for order in ORDERS}
+    jobs = {
+        order: cluster.job(DEPLOY / f"{script}.sbatch", ranks=2, **poll)
+        for order, (script, _) in ORDERS.items()
+    }
     for job in jobs.values():
         job.wait_steps(5)
     for order, job in jobs.items():
@@ -101,7 +104,7 @@ def test_where_every_process_is_signalled_launcher_and_ranks_leave_it_to_the_age
     for order, job in jobs.items():
         _wait_over(job)
         state = job.seen.state(1)
-        assert (order, state.cause) == (order, ORDERS[order])
+        assert (order, state.cause) == (order, ORDERS[order][1])
         assert state.committed is not None
         assert state.committed.step == job.seen.steps(1)[-1]
         if state.cause == "cancelled":
