@@ -11,6 +11,7 @@ session.close()
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,3 +50,9 @@ def _make_checkpoint(session: Session[Checkpoint], **parts: Any) -> Checkpoint:
     from drainfsm.checkpoint import Checkpoint
 
     return Checkpoint(session, **parts)
+
+
+if "DRAINFSM_SOCKET" in os.environ:  # under an agent; elsewhere an import has no effect
+    from drainfsm.runtime.shield import shield_spawned_child
+
+    shield_spawned_child()

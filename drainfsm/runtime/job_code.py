@@ -34,6 +34,11 @@ class JobCode:
         if self._first_failure is None and exit_code:
             self._first_failure, self.failed_unix_ms = exit_code, now_unix_ms
 
+    @property
+    def live(self) -> tuple[int, ...]:
+        """Ranks whose processes have not ended."""
+        return tuple(sorted(self._live))
+
     def all_ended(self, expected_count: int | None) -> bool:
         """Every rank of the node was there, and none is left."""
         return len(self._began) == expected_count and not self._live

@@ -196,7 +196,8 @@ class Node:
         if self._killing:
             return
         self._killing = True
-        self._killed = self._ranks.ranks
+        self._launcher_ended = self._code.all_ended(self._ranks.expected_count)
+        self._killed = self._code.live
         self._why_killed = why
         self._tasks.start(self._kill())
 

@@ -31,7 +31,7 @@ from drainfsm.testing.toy_rank import TOY_PORT
 F = TypeVar("F", bound=Event)
 R = TypeVar("R")
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 """Generous: it finds what hangs, on a machine with many guests, and measures nothing."""
 
 POLL_S = 0.02

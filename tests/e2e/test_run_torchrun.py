@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from drainfsm.core import events as e
+from drainfsm.core.budget import Allowances
 from drainfsm.testing.running import RunningJob, free_port
+
+UNHURRIED = Allowances(exit_margin_ms=30_000)
+"""Python with torch in it takes seconds to end, on a busy machine many."""
 
 TRAINING = """
 import os, sys, time
@@ -66,7 +70,7 @@ def test_a_signal_to_every_process_of_the_group_drains_and_kills_nobody(
     job: RunningJob, torchrun: tuple[str, ...]
 ) -> None:
     """As a batch system signals: the agent, torchrun, the ranks, their DataLoader workers."""
-    agent = job.start(with_restarts(torchrun, 0), grace_s=30)
+    agent = job.start(with_restarts(torchrun, 0), grace_s=120, allowances=UNHURRIED)
     job.wait_for(e.HealthyStepReached)
     everybody = job.processes()
     assert len(everybody) >= 6, "agent, torchrun, two ranks, two loader workers"
@@ -90,7 +94,9 @@ def test_the_exit_code_of_a_worker_survives_torchrun(
 def test_ranks_that_torchrun_starts_again_attach_again_and_drain(
     job: RunningJob, torchrun: tuple[str, ...]
 ) -> None:
-    agent = job.start((*with_restarts(torchrun, 1), "--die", "1@20@85"), grace_s=30)
+    agent = job.start(
+        (*with_restarts(torchrun, 1), "--die", "1@20@85"), grace_s=120, allowances=UNHURRIED
+    )
     job.wait(
         lambda: [f for f in job.find(e.WorldFormed) if f.save_bytes][1:] or None,
         what="second world",
