@@ -3,10 +3,10 @@
     python -m drainfsm.testing.crash_matrix [--store posix|s3] [--jobs N] [--every N]
         [--dir DIR] [--json FILE]
 
-A first run writes down the points that a drain passes, from the notice to the exit. Then one run a point: two agents with one rank each train and
-save periodically, a notice comes, the process is killed at the point, what is left leaves, and the
-next attempt starts. It must restore a complete generation that is no older than the newest commit,
-and go on at the next step.
+A first run writes down the points that a drain passes, from the notice to the exit. Then one run a
+point: two agents with one rank each train and save periodically, a notice comes, the process is
+killed at the point, what is left leaves, and the next attempt starts. It must restore a complete
+generation that is no older than the newest commit, and go on at the next step.
 """
 
 from __future__ import annotations
