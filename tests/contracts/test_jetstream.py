@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from nats.aio.msg import Msg
 
 from drainfsm.core.codec import encode
 from drainfsm.core.records import Record, subject_of
@@ -23,6 +24,7 @@ from drainfsm.errors import (
 from drainfsm.log import jetstream
 from drainfsm.log.embedded import EmbeddedServer, server_binary
 from drainfsm.log.jetstream import STREAM, Connection, connect
+from drainfsm.log.tail import Tail
 from drainfsm.testing.logs import Proxy, records_of
 
 
@@ -433,6 +435,44 @@ def test_a_follower_survives_the_server_killed_and_restarted(
         server.kill()
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("lost", [1, 3, 5], ids=["first", "middle", "last"])
+def test_a_follower_notices_a_message_that_was_lost_on_the_way(
+    nats_server: EmbeddedServer, job: str, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    records = records_of(job, 6)
+    heard, arrived = Tail._heard, [0]
+
+    async def lossy(tail: Tail, message: Msg) -> None:
+        if message.data:
+            arrived[0] += 1
+            if arrived[0] == lost:
+                return
+        await heard(tail, message)
+
+    async def scene() -> None:
+        async with connected(nats_server) as connection:
+            await connection.ensure_stream()
+            last = await append(connection, records[:1])
+            async with contextlib.aclosing(connection.follow(job)) as following:
+                assert await take(following, 1) == records[:1]
+                monkeypatch.setattr(Tail, "_heard", lossy)
+                waiting = asyncio.create_task(take(following, 5))
+                await consumer_exists(connection, job)
+                await append(connection, records[1:], after=last)
+                assert await waiting == records[1:]
+        assert arrived[0] >= lost, "nothing was lost: the test proves nothing"
+
+    asyncio.run(scene())
+
+
+async def consumer_exists(connection: Connection, job: str) -> None:
+    js = connection.link.client.jetstream()
+    while not any(
+        job in (info.config.filter_subject or "") for info in await js.consumers_info(STREAM)
+    ):
+        await asyncio.sleep(0.01)
 
 
 def test_a_follower_whose_connection_is_closed_ends(nats_server: EmbeddedServer, job: str) -> None:
