@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from drainfsm.core import decide_save as saving
 from drainfsm.core import events as e
 from drainfsm.core import inputs as i
@@ -205,17 +207,24 @@ def report_quiesced(draft: Draft, given: i.ReportQuiesced) -> None:
         return
     if given.step != state.stop_step:
         raise reject(state, given, f"step {given.step} is not the agreed step {state.stop_step}")
-    expected = {node.node: node.ranks for node in state.expected}
-    if expected.get(given.node) != given.ranks:
-        raise reject(state, given, f"node {given.node} has ranks {expected.get(given.node)}")
+    ranks = _expected_ranks(state, given.node)
+    if ranks != given.ranks:
+        raise reject(state, given, f"node {given.node} has ranks {ranks}")
     if given.node in state.quiesced_nodes:
         return
     draft.add(e.RankQuiesced(node=given.node, ranks=given.ranks, step=given.step))
-    if draft.state.quiesced_nodes != state.expected_nodes:
+    if len(draft.state.quiesced_nodes) < len(state.expected):
         return
     quiesce_ms = draft.now_unix_ms - (state.hold_from_unix_ms or draft.now_unix_ms)
     draft.add(e.RanksQuiesced(step=given.step, rank_count=state.world_size, quiesce_ms=quiesce_ms))
     saving.decide_save(draft)
+
+
+def _expected_ranks(state: State, node: int) -> tuple[int, ...] | None:
+    """Those of one node; None: it is not among the expected. They stand in order of the nodes."""
+    at = bisect_left(state.expected, node, key=lambda steps: steps.node)
+    found = state.expected[at : at + 1]
+    return found[0].ranks if found and found[0].node == node else None
 
 
 def expire(draft: Draft, missing: tuple[e.MissingRank, ...]) -> None:

@@ -16,6 +16,12 @@ class Gather:
     def __init__(self, *, node_count: int) -> None:
         self._nodes = frozenset(range(node_count))
         self._formed: dict[int, n.NodeFormed] = {}
+        self._rank_count = 0
+        self._save_bytes = 0
+        self._whole = False
+        self._sized: set[int] = set()
+        """Nodes that have given their size (again) since the world was last handed on."""
+
         self._held: dict[int, i.NodePosition] = {}
         self._late: dict[int, tuple[MissingRank, ...]] = {}
         self._first_steps: dict[int, int] = {}
@@ -24,19 +30,37 @@ class Gather:
         self._failures: list[tuple[int, bool, int, int]] = []
 
     def formed(self, node: int, message: n.NodeFormed) -> i.FormWorld | None:
+        """The world, once it is whole, and then each time that all nodes have given their sizes
+        (again). The work of a report does not grow with the number of nodes."""
         before = self._formed.get(node)
-        if before is not None and before.incarnation != message.incarnation:
-            self._restored.pop(node, None)
         self._formed[node] = message
+        if before is not None:
+            self._save_bytes -= before.save_bytes
+            self._rank_count -= len(before.ranks)
+        self._save_bytes += message.save_bytes
+        self._rank_count += len(message.ranks)
+        if before is not None and _same_ranks(before, message):
+            self._sized.add(node)
+            if not self._whole or len(self._sized) < len(self._nodes):
+                return None
+            self._sized.clear()
+        else:
+            self._restored.pop(node, None)
+            self._sized.discard(node)
+            self._whole = self._is_whole(message)
+            if not self._whole:
+                return None
+        return i.FormWorld(world_size=message.world_size, save_bytes=self._save_bytes)
+
+    def _is_whole(self, newest: n.NodeFormed) -> bool:
+        """All ranks of one incarnation are there."""
+        if self._rank_count != newest.world_size:
+            return False
         formed = self._formed.values()
+        if any(one.incarnation != newest.incarnation for one in formed):
+            return False
         ranks = sorted(rank for one in formed for rank in one.ranks)
-        if ranks != list(range(message.world_size)):
-            return None
-        if any(one.incarnation != message.incarnation for one in formed):
-            return None
-        return i.FormWorld(
-            world_size=message.world_size, save_bytes=sum(one.save_bytes for one in formed)
-        )
+        return ranks == list(range(newest.world_size))
 
     @property
     def not_formed(self) -> tuple[int, ...]:
@@ -57,7 +81,7 @@ class Gather:
 
     def held(self, node: int, message: n.NodeHeld) -> tuple[i.NodePosition, ...] | None:
         self._held[node] = message.position
-        return tuple(self._held.values()) if self._held.keys() >= self._nodes else None
+        return tuple(self._held.values()) if len(self._held) == len(self._nodes) else None
 
     @property
     def highest_step(self) -> int | None:
@@ -69,13 +93,13 @@ class Gather:
 
     def first_step(self, node: int, step: int) -> i.ReportHealthyStep | None:
         self._first_steps[node] = step
-        if not self._first_steps.keys() >= self._nodes:
+        if len(self._first_steps) < len(self._nodes):
             return None
         return i.ReportHealthyStep(step=max(self._first_steps.values()))
 
     def restored(self, node: int, message: n.NodeRestored) -> i.ReportRestored | None:
         self._restored[node] = message
-        if not self._restored.keys() >= self._nodes:
+        if len(self._restored) < len(self._nodes):
             return None
         slowest = max(self._restored.values(), key=lambda r: r.restore_ms)
         self._restored.clear()
@@ -97,7 +121,7 @@ class Gather:
                 at = sys.maxsize if message.failed_unix_ms is None else message.failed_unix_ms
                 # In one millisecond: 1 is what a rank ends with that was left alone by another.
                 self._failures.append((at, code == 1, len(self._failures), code))
-        return self._exits.keys() >= self._nodes
+        return len(self._exits) == len(self._nodes)
 
     def has_exited(self, node: int) -> bool:
         return node in self._exits
@@ -138,3 +162,12 @@ class Gather:
         return tuple(
             MissingRank(rank=rank, node=node, last_step=step, phase=phase) for rank in formed.ranks
         )
+
+
+def _same_ranks(before: n.NodeFormed, now: n.NodeFormed) -> bool:
+    """Only the size is new."""
+    return (before.ranks, before.world_size, before.incarnation) == (
+        now.ranks,
+        now.world_size,
+        now.incarnation,
+    )

@@ -19,6 +19,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...]
     file_counts: dict[int, int]
     durable_ms: int
+    savers: tuple[str, ...] = ("",)
+    """As the ranks said it, each once; more than one is refused."""
 
     @property
     def total_bytes(self) -> int:
@@ -42,7 +44,7 @@ class Saves:
     """Node reports in, whole saves out."""
 
     def __init__(self, *, node_count: int) -> None:
-        self._nodes = frozenset(range(node_count))
+        self._node_count = node_count
         self._saves: dict[str, _Save] = {}
         self._over: dict[str, None] = {}
 
@@ -55,7 +57,7 @@ class Saves:
         if save is None:
             return None
         save.staged[node] = message
-        if not save.staged.keys() >= self._nodes:
+        if len(save.staged) < self._node_count:
             return None
         return StagedEverywhere(
             generation_id=message.generation_id,
@@ -68,7 +70,7 @@ class Saves:
         if save is None:
             return None
         save.durable[node] = message
-        if not save.durable.keys() >= self._nodes:
+        if len(save.durable) < self._node_count:
             return None
         self.drop(message.generation_id)
         parts = save.durable.values()
@@ -78,6 +80,7 @@ class Saves:
             entries=tuple(entry for one in parts for entry in one.entries),
             file_counts={rank: c for one in parts for rank, c in one.file_counts.items()},
             durable_ms=max(one.durable_ms for one in parts),
+            savers=tuple(sorted({saver for one in parts for saver in one.savers})),
         )
 
     def drop(self, generation_id: str) -> int | None:
