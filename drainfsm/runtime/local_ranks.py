@@ -215,11 +215,12 @@ class LocalRanks:
         )
 
     def _report_formed(self) -> None:
+        sizes = [r.save_bytes for r in self._ranks.values() if r.save_bytes is not None]
         self._report(
             n.NodeFormed(
                 ranks=self.ranks,
                 world_size=self._world_size,
-                save_bytes=sum(r.save_bytes or 0 for r in self._ranks.values()),
+                save_bytes=sum(sizes) if len(sizes) == len(self._ranks) else 0,
                 incarnation=self._incarnation,
             )
         )

@@ -64,13 +64,13 @@ def at(step: int, *, phase: str = "train", left_ms: int | None = None) -> m.Posi
 
 def test_the_node_is_formed_once_its_last_rank_has_attached(node: OneNode) -> None:
     node.attach(3)
+    node.say(3, m.SizeDeclared(save_bytes=7))
     assert node.new_reports() == []
     node.attach(2)
     assert node.new_reports() == [
         n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=0, incarnation="0")
     ]
     node.say(2, m.SizeDeclared(save_bytes=5))
-    node.say(3, m.SizeDeclared(save_bytes=7))
     assert node.new_reports() == [
         n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=12, incarnation="0")
     ]
