@@ -1,0 +1,79 @@
+"""Where agents are found: sockets, the newest one first, and what run.json says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drainfsm.errors import ConfigError
+from drainfsm.runtime import places
+from drainfsm.runtime.places import RunInfo, control_link, control_links
+
+
+@pytest.fixture(autouse=True)
+def _runtime_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
+
+
+def test_sockets_have_short_names_whatever_the_job_is_called(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["directory"] * 30)
+    path = places.agent_socket(deep, job="j" * 64, node_rank=65_535)
+    assert len(str(path)) <= places.UNIX_PATH_BYTES_MAX
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_runtime_directory_with_a_long_name_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path.joinpath(*["directory"] * 12)
+    deep.mkdir(parents=True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    assert str(places.socket_dir()).startswith("/tmp/drainfsm-")
+
+
+def test_jobs_of_one_name_in_two_state_directories_are_two(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    with control_link(tmp_path / "s", here, job="job", node_rank=0):
+        assert len(control_links(here, job="job")) == 1
+        assert control_links(there, job="job") == []
+        assert control_links(here, job="other") == []
+
+
+def test_agents_are_found_by_node_rank(tmp_path: Path) -> None:
+    with (
+        control_link(tmp_path / "s10", tmp_path, job="job", node_rank=10),
+        control_link(tmp_path / "s2", tmp_path, job="job", node_rank=2),
+    ):
+        links = control_links(tmp_path, job="job")
+        assert [link.readlink().name for link in links] == ["s2", "s10"]
+    assert control_links(tmp_path, job="job") == []
+
+
+def test_the_newest_agent_takes_over_and_the_old_one_leaves_it_alone(tmp_path: Path) -> None:
+    old = control_link(tmp_path / "old", tmp_path, job="job", node_rank=0)
+    with old:
+        new = control_link(tmp_path / "new", tmp_path, job="job", node_rank=0)
+        new.__enter__()
+    (link,) = control_links(tmp_path, job="job")
+    assert link.readlink().name == "new"
+    new.__exit__(None, None, None)
+
+
+def test_a_socket_directory_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    base = places.socket_dir().parent
+    places.socket_dir().rmdir()
+    (base / "drainfsm").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="somebody else"):
+        places.socket_dir()
+
+
+def test_run_json_is_read_back_and_belongs_to_its_owner_alone(tmp_path: Path) -> None:
+    info = RunInfo(job_id="job", epoch=3, pid=7, nats_url="nats://t@h:1", coordinator="h:2")
+    assert places.read_run_info(tmp_path, "job") is None
+    places.write_run_info(tmp_path, info)
+    assert places.read_run_info(tmp_path, "job") == info
+    path = places.run_info_path(tmp_path, "job")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("{")
+    assert places.read_run_info(tmp_path, "job") is None
