@@ -15,7 +15,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from drainfsm.checkpoint import Checkpoint
+    from drainfsm.checkpoint import Checkpoint, OwnCheckpoint
     from drainfsm.runtime.rank import Session
 
 __all__ = ["attach"]
@@ -43,6 +43,7 @@ def attach(
         world_size=world_size,
         local_world_size=local_world_size,
         make_checkpoint=_make_checkpoint,
+        make_own=_make_own_checkpoint,
     )
 
 
@@ -50,6 +51,12 @@ def _make_checkpoint(session: Session[Checkpoint], **parts: Any) -> Checkpoint:
     from drainfsm.checkpoint import Checkpoint
 
     return Checkpoint(session, **parts)
+
+
+def _make_own_checkpoint(session: Session[Checkpoint], **hooks: Any) -> OwnCheckpoint:
+    from drainfsm.checkpoint.own import OwnCheckpoint
+
+    return OwnCheckpoint(session, **hooks)
 
 
 if "DRAINFSM_SOCKET" in os.environ:  # under an agent; elsewhere an import has no effect

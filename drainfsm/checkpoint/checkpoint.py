@@ -14,13 +14,10 @@ from drainfsm.checkpoint.restoring import restore
 from drainfsm.checkpoint.saving import Save
 from drainfsm.checkpoint.staging import Staging
 from drainfsm.core.orders import SaveOrder
-from drainfsm.core.state import generation_id
+from drainfsm.core.state import PERIODIC, generation_id
 from drainfsm.errors import SaveFailedError
 from drainfsm.store import open_store
 from drainfsm.store.checksums import new_hasher
-
-PERIODIC = "p"
-"""Saver in the generation id of a periodic save."""
 
 
 class Checkpoint:

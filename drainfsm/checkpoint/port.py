@@ -39,8 +39,16 @@ class RankPort(Protocol):
     def report_staged(self, generation_id: str, staged_bytes: int) -> None:
         """The save no longer needs device memory, nor anything that training changes."""
 
-    def report_durable(self, generation_id: str, entries: Sequence[Entry], durable_ms: int) -> None:
-        """Every file of this rank is durable, and its directory entry. Once a rank and save."""
+    def report_durable(
+        self,
+        generation_id: str,
+        entries: Sequence[Entry],
+        durable_ms: int,
+        *,
+        saver: str = "",
+    ) -> None:
+        """Every file of this rank is durable, and its directory entry. Once a rank and save.
+        ``saver``: who wrote them, where the job does so itself."""
 
     def report_save_failed(self, generation_id: str, reason: str) -> None:
         """The save comes to nothing. May be said by several ranks, also after ``durable``."""

@@ -15,6 +15,9 @@ from drainfsm.errors import ManifestMismatchError
 FORMAT_VERSION = 1
 """Version of manifest, claim, commit and requeue records. Readers refuse a higher one."""
 
+DCP_SAVER = "torch.distributed.checkpoint"
+"""Who wrote the files, where the job does not write them itself."""
+
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One file of a generation as the rank that wrote it reports it."""
@@ -44,7 +47,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     layout: dict[str, int] = {}
     """Parallel layout, e.g. ``{"dp": 4, "tp": 2}``; empty where the job did not declare one."""
 
-    saver: str = "torch.distributed.checkpoint"
+    saver: str = DCP_SAVER
+    """Only the same saver can read the files again."""
+
     entries: tuple[Entry, ...]
     created_unix_ms: int
 

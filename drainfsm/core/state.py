@@ -192,6 +192,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset([node.node for node in self.expected])
 
 
+PERIODIC = "p"
+"""Saver in the generation id of a periodic save."""
+
+
 def generation_id(*, epoch: int, step: int, saver: str) -> str:
     """Unique per save: the epoch is claimed once, and inside it ``saver`` names the save.
 

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.errors import AgentUnreachableError, ConfigError, ProtocolError
@@ -14,6 +14,9 @@ from drainfsm.runtime import messages as m
 from drainfsm.runtime.ipc import Codec, encode_frame, receive
 from drainfsm.runtime.rank import Session
 from drainfsm.runtime.shield import shield_children
+
+if TYPE_CHECKING:
+    from drainfsm.checkpoint.own import OwnCheckpoint
 
 C = TypeVar("C")
 
@@ -30,6 +33,7 @@ def attach_session(
     world_size: int | None = None,
     local_world_size: int | None = None,
     make_checkpoint: Callable[..., C] | None = None,
+    make_own: Callable[..., OwnCheckpoint] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Session[C]:
     """The session of this rank. What is not given comes from torchrun's environment variables.
@@ -40,7 +44,7 @@ def attach_session(
     """
     path = environ.get(SOCKET_VARIABLE, "")
     if not path:
-        return _detached(make_checkpoint, environ)
+        return Session(_detached(environ), None, make_checkpoint=make_checkpoint, make_own=make_own)
     attach = m.Attach(
         rank=_number(environ, "RANK") if rank is None else rank,
         world_size=_number(environ, "WORLD_SIZE") if world_size is None else world_size,
@@ -63,7 +67,7 @@ def attach_session(
         raise ConfigError(f"the agent refused this rank: {reason}")
     connection.settimeout(None)
     shield_children()
-    return Session(answer, connection, make_checkpoint=make_checkpoint)
+    return Session(answer, connection, make_checkpoint=make_checkpoint, make_own=make_own)
 
 
 def _connect(path: str) -> socket.socket:
@@ -90,11 +94,11 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
         raise ConfigError(f"environment variable {name} is {text!r}, not a number") from error
 
 
-def _detached(make_checkpoint: Callable[..., C] | None, environ: Mapping[str, str]) -> Session[Any]:
+def _detached(environ: Mapping[str, str]) -> m.Attached:
     rank = _number(environ, "RANK") or 0
     if rank == 0:
         sys.stderr.write("drainfsm: no agent (not under `drainfsm run`): no drains, no saves\n")
-    welcome = m.Attached(
+    return m.Attached(
         rank=rank,
         world_size=_number(environ, "WORLD_SIZE") or 1,
         job_id="",
@@ -103,4 +107,3 @@ def _detached(make_checkpoint: Callable[..., C] | None, environ: Mapping[str, st
         settings=CheckpointSettings(),
         restore=None,
     )
-    return Session(welcome, None, make_checkpoint=make_checkpoint)

@@ -94,5 +94,6 @@ class LocalSaves:
                 entries=tuple(entry for one in files for entry in one.entries),
                 file_counts={rank: len(one.entries) for rank, one in save.durable.items()},
                 durable_ms=max(one.durable_ms for one in files),
+                savers=tuple(sorted({one.saver for one in files})),
             )
         )

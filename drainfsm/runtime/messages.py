@@ -72,6 +72,8 @@ class DurableFiles(Message, frozen=True, kw_only=True):
     generation_id: str
     entries: tuple[Entry, ...]
     durable_ms: int
+    saver: str = ""
+    """Who wrote them, where the job writes its checkpoints itself; empty: drainfsm."""
 
 
 class SaveFailed(Message, frozen=True, kw_only=True):

@@ -113,6 +113,9 @@ class NodeDurable(Message, frozen=True, kw_only=True):
     durable_ms: int
     """Of the slowest rank."""
 
+    savers: tuple[str, ...] = ("",)
+    """As the ranks said it, each once."""
+
 
 class NodeSaveFailed(Message, frozen=True, kw_only=True):
     generation_id: str

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from drainfsm.core import inputs as i
-from drainfsm.core.manifest import Commit, Manifest, verify_reported, verify_stored
+from drainfsm.core.manifest import DCP_SAVER, Commit, Manifest, verify_reported, verify_stored
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.requeue import RequeueRecord
-from drainfsm.errors import SaveFailedError
+from drainfsm.errors import ManifestMismatchError, SaveFailedError
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.saves import Written
 from drainfsm.store import CommitLog, ObjectStore
@@ -57,6 +57,8 @@ class Publisher:
             ManifestMismatchError: names what is missing, extra or of another size.
             StoreUnreachableError: the store does not answer.
         """
+        if len(written.savers) > 1:
+            raise ManifestMismatchError(f"the ranks save in different ways: {written.savers}")
         verify_reported(
             written.entries, ranks=range(world_size), files_per_rank=written.file_counts
         )
@@ -88,6 +90,7 @@ class Publisher:
                 step=written.step,
                 world_size=world_size,
                 layout=self._settings.layout,
+                saver=written.savers[0] or DCP_SAVER,
                 entries=tuple(sorted(written.entries, key=lambda entry: entry.name)),
                 created_unix_ms=now_unix_ms,
             )

@@ -11,11 +11,10 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from drainfsm.core.manifest import Entry
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.runtime import messages as m
 from drainfsm.runtime.inbox import Inbox
@@ -28,12 +27,16 @@ from drainfsm.runtime.progress import (
     LearnedPhases,
     StepTimes,
 )
+from drainfsm.runtime.reports import Reports
+
+if TYPE_CHECKING:
+    from drainfsm.checkpoint.own import OwnCheckpoint
 
 C = TypeVar("C")
 _sessions: weakref.WeakSet[Session[Any]] = weakref.WeakSet()
 
 
-class Session(Generic[C]):
+class Session(Reports, Generic[C]):
     """One rank's connection to its agent. Without an agent it trains on as if it were not there."""
 
     def __init__(
@@ -42,6 +45,7 @@ class Session(Generic[C]):
         connection: socket.socket | None,
         *,
         make_checkpoint: Callable[..., C] | None = None,
+        make_own: Callable[..., OwnCheckpoint] | None = None,
     ) -> None:
         self.rank = welcome.rank
         self.world_size = welcome.world_size
@@ -57,6 +61,7 @@ class Session(Generic[C]):
         """The main thread must look at its orders at the next boundary."""
 
         self._make_checkpoint = make_checkpoint
+        self._make_own = make_own
         self._connection = connection
         self._sending = threading.Lock()
         self._standing = Standing()
@@ -153,6 +158,12 @@ class Session(Generic[C]):
             raise AssertionError("this session was built without a checkpoint factory")
         return self._make_checkpoint(self, **parts)
 
+    def own_checkpoint(self, **hooks: Any) -> OwnCheckpoint:
+        """The same for a job that writes its files itself; see ``drainfsm.checkpoint.own``."""
+        if self._make_own is None:
+            raise AssertionError("this session was built without a checkpoint factory")
+        return self._make_own(self, **hooks)
+
     def close(self) -> None:
         """Report no more. The process may go on as long as it likes, unless a drain ends it."""
         connection = self._connection
@@ -172,45 +183,6 @@ class Session(Generic[C]):
     def on_quiesced(self, handler: Callable[[], None]) -> None:
         """Called on the main thread at the stop step, before it is reported."""
         self._quiesced.append(handler)
-
-    def declare_size(self, save_bytes: int) -> None:
-        self._send(m.SizeDeclared(save_bytes=save_bytes))
-
-    def report_save_began(self, generation_id: str, step: int) -> None:
-        self._send(m.SaveBegan(generation_id=generation_id, step=step))
-
-    def report_staged(self, generation_id: str, staged_bytes: int) -> None:
-        self._send(m.Staged(generation_id=generation_id, staged_bytes=staged_bytes))
-
-    def report_durable(self, generation_id: str, entries: Sequence[Entry], durable_ms: int) -> None:
-        self._send(
-            m.DurableFiles(
-                generation_id=generation_id, entries=tuple(entries), durable_ms=durable_ms
-            )
-        )
-
-    def report_save_failed(self, generation_id: str, reason: str) -> None:
-        self._send(m.SaveFailed(generation_id=generation_id, reason=reason))
-
-    def report_restored(
-        self,
-        *,
-        generation_id: str,
-        manifest_digest: str,
-        step: int,
-        restore_ms: int,
-        verification: str,
-    ) -> None:
-        self.last_step = step
-        self._send(
-            m.Restored(
-                generation_id=generation_id,
-                manifest_digest=manifest_digest,
-                step=step,
-                restore_ms=restore_ms,
-                verification=verification,
-            )
-        )
 
     def save_aborted(self, generation_id: str) -> bool:
         """The coordinator gave this save up."""

@@ -146,6 +146,14 @@ class PosixStore:
             except FileExistsError as error:
                 raise SlotTakenError(f"{top} is there already; a tree is used once") from error
 
+    def directory(self, prefix: str) -> Path:
+        """The directory of a tree, for somebody who writes into it without this store. It exists
+        once this returns, and survives a power loss."""
+        top = self._tree(prefix)
+        with _answering("create", top):
+            self._directories.ensure(top)
+        return top
+
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
         path = self._path(name)

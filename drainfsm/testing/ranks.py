@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from drainfsm.core.manifest import Commit, Entry, Manifest, verify_reported
+from drainfsm.core.manifest import DCP_SAVER, Commit, Entry, Manifest, verify_reported
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.state import generation_id
 from drainfsm.errors import SaveFailedError
@@ -36,6 +36,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] = ()
     reason: str = ""
     thread: str = ""
+    saver: str = ""
 
 
 class RecordedPort:
@@ -98,9 +99,20 @@ class RecordedPort:
     def report_staged(self, generation_id: str, staged_bytes: int) -> None:
         self._report("staged", generation_id=generation_id, size_bytes=staged_bytes)
 
-    def report_durable(self, generation_id: str, entries: Sequence[Entry], durable_ms: int) -> None:
+    def report_durable(
+        self,
+        generation_id: str,
+        entries: Sequence[Entry],
+        durable_ms: int,
+        *,
+        saver: str = "",
+    ) -> None:
         self._report(
-            "durable", generation_id=generation_id, entries=tuple(entries), took_ms=durable_ms
+            "durable",
+            generation_id=generation_id,
+            entries=tuple(entries),
+            took_ms=durable_ms,
+            saver=saver,
         )
 
     def report_save_failed(self, generation_id: str, reason: str) -> None:
@@ -177,6 +189,7 @@ def commit_saved(
         step=step,
         world_size=world_size,
         layout=layout or {},
+        saver=durable[0].saver or DCP_SAVER,
         entries=entries,
         created_unix_ms=0,
     )

@@ -30,7 +30,7 @@ def test_the_launcher_in_the_embedding_page_runs_a_drain_to_its_end() -> None:
 @pytest.mark.parametrize("page", [ROOT / "README.md", EMBED], ids=lambda p: p.name)
 def test_the_training_loop_is_the_same_in_every_page(page: Path) -> None:
     loops = [code for code in _blocks(page, "python") if "drainfsm.attach()" in code]
-    (loop,) = loops
+    (loop,) = [code for code in loops if "own_checkpoint" not in code]
     statements = [line.split("  #")[0].strip() for line in loop.splitlines()]
     wanted = [
         "session = drainfsm.attach()",

@@ -1,0 +1,248 @@
+"""``session.own_checkpoint(...)``: for jobs that write their checkpoints themselves. No torch.
+
+The job writes files (``torch.save``, Megatron, safetensors) into a directory that it is given.
+drainfsm hashes them or takes their checksums, makes them durable, verifies and commits them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from drainfsm.checkpoint.gate import CHECKSUMS, check_job, verified_manifest
+from drainfsm.checkpoint.own_files import (
+    Said,
+    begin_directory,
+    found_files,
+    make_durable,
+    rank_directory,
+)
+from drainfsm.checkpoint.port import RankPort
+from drainfsm.core.manifest import DCP_SAVER, Entry
+from drainfsm.core.orders import RestoreTarget, SaveOrder
+from drainfsm.core.state import PERIODIC, generation_id
+from drainfsm.errors import ConfigError, DrainfsmError, RestoreRefusedError, SaveFailedError
+from drainfsm.store import PosixStore, open_store
+from drainfsm.store.checksums import new_hasher
+from drainfsm.store.generations import generation_prefix, verify_checksums
+
+POLL_S = 0.02
+GIVE_UP_S = 2.0
+"""How long a save that was given up may take to notice."""
+
+Saver = Callable[[Path, int], Said]
+Loader = Callable[[Path, int], object]
+
+
+class OwnCheckpoint:
+    """Commits and restores what a job's own functions write and read.
+
+    ``save(directory, step)`` writes this rank's files and returns when they are complete. It is
+    called on the main thread, between two steps. The directory is this rank's alone; with
+    ``shared`` it is one for all ranks (Megatron and ``torch.distributed.checkpoint`` want that),
+    and ``save`` must return the names of those files that this rank answers for, each file by one
+    rank. In place of names it may return a mapping of names to checksums that it knows already
+    (``sha256:<hex>``, ``xxh3_128:<hex>``): these files are not read again.
+
+    ``load(directory, step)`` reads them back. The directory must not be changed.
+    """
+
+    def __init__(
+        self,
+        port: RankPort,
+        *,
+        save: Saver,
+        load: Loader,
+        shared: bool = False,
+        saver: str = "own",
+        save_bytes: int = 0,
+    ) -> None:
+        """``saver``: name of the format; a generation of another one is not loaded.
+        ``save_bytes``: about how much this rank writes, for the first drain's decision.
+
+        Raises:
+            ConfigError: the store is no file system, or a setting does not go with this.
+        """
+        self._port = port
+        self._save_files = save
+        self._load_files = load
+        self._shared = shared
+        self._saver = f"{saver} (shared)" if shared else saver
+        self._active = bool(port.store_url)
+        self._last_step = -1
+        self._commit: _Commit | None = None
+        if saver in ("", DCP_SAVER):
+            raise ConfigError(f"saver {saver!r}: give the format that save() writes another name")
+        if not self._active:
+            return
+        store = open_store(port.store_url)
+        if not isinstance(store, PosixStore):
+            raise ConfigError(
+                f"own_checkpoint writes into a directory, and {port.store_url} has none: choose a "
+                "store on a file system, or session.checkpoint(...), which streams"
+            )
+        if port.settings.every_s:
+            raise ConfigError("every_s: own_checkpoint saves by count of steps; set every_steps")
+        new_hasher(port.settings.checksum)  # a wrong name is found here, not in a drain
+        self._store = store
+        if save_bytes:
+            port.declare_size(save_bytes)
+        port.on_save(self._drain)
+        port.on_quiesced(self._wait)
+
+    def restore(self) -> int:
+        """The first step to train: after the one that the requeue record names; 0 on a fresh job.
+
+        Raises:
+            RestoreRefusedError: the recorded generation cannot be continued here.
+            ManifestMismatchError: it is not what it was when it was committed.
+        """
+        target = self._port.restore_target
+        if target is None or not self._active:
+            return 0
+        began = time.monotonic()
+        check_job(self._port, target)
+        self._verify(target)
+        directory = self._store.root / generation_prefix(target.generation_id)
+        if not self._shared:
+            directory /= rank_directory(self._port.rank)
+        try:
+            self._load_files(directory, target.step)
+        except Exception as error:  # whatever the job's function may raise
+            raise RestoreRefusedError(
+                f"load() of {target.generation_id} failed: {_reason(error)}"
+            ) from error
+        self._last_step = target.step
+        self._port.report_restored(
+            generation_id=target.generation_id,
+            manifest_digest=target.manifest_digest,
+            step=target.step,
+            restore_ms=round((time.monotonic() - began) * 1_000),
+            verification=self._port.settings.verify,
+        )
+        return target.step + 1
+
+    def step_done(self, step: int) -> bool:
+        """Call after every completed optimizer step, on every rank. True: leave the loop now."""
+        self._last_step = step
+        if self._port.step_done(step):
+            return True
+        every = self._port.settings.every_steps
+        if self._active and every and (step + 1) % every == 0:
+            self._periodic(step)
+        return False
+
+    def close(self) -> None:
+        """Wait for a save that is still being hashed and made durable."""
+        self._wait()
+
+    def _verify(self, target: RestoreTarget) -> None:
+        manifest = verified_manifest(self._port, self._store, target, saver=self._saver)
+        if self._port.settings.verify == CHECKSUMS:
+            entries = manifest.entries[self._port.rank :: self._port.world_size]
+            if not self._shared:
+                own = f"{rank_directory(self._port.rank)}/"
+                entries = tuple(e for e in manifest.entries if e.name.startswith(own))
+            verify_checksums(self._store, target.generation_id, entries)
+
+    def _periodic(self, step: int) -> None:
+        """Never raises: a failed save is reported, and training goes on."""
+        generation = generation_id(epoch=self._port.epoch, step=step, saver=PERIODIC)
+        self._wait()
+        self._port.report_save_began(generation, step)
+        self._begin(generation, step)
+        if not self._port.settings.asynchronous:
+            self._wait()
+
+    def _drain(self, order: SaveOrder) -> None:
+        if order.step != self._last_step:
+            reason = f"rank {self._port.rank} is at step {self._last_step}, not {order.step}"
+            self._port.report_save_failed(order.generation_id, reason)
+            return
+        self._begin(order.generation_id, order.step)
+        self._wait()
+
+    def _begin(self, generation: str, step: int) -> None:
+        """The job writes, here and now; hashing and fsync go on in a thread."""
+        if self._commit is not None:
+            reason = "the save before was given up and is still stuck"
+            self._port.report_save_failed(generation, reason)
+            return
+        began = time.monotonic()
+        try:
+            directory = begin_directory(
+                self._store, generation, rank=self._port.rank, shared=self._shared
+            )
+            said = self._save_files(directory, step)
+            if said is None and self._shared:
+                raise SaveFailedError(
+                    "save() returned no names: in a shared directory each rank says which files "
+                    "it answers for"
+                )
+            names = found_files(directory, said)
+            size = sum((directory / name).stat().st_size for name in names)
+        except Exception as error:  # whatever the job's function may raise
+            self._port.report_save_failed(generation, _reason(error))
+            return
+        self._port.report_staged(generation, size)
+        prefix = "" if self._shared else f"{rank_directory(self._port.rank)}/"
+        self._commit = _Commit(self._port, generation, saver=self._saver, began=began)
+        self._commit.start(
+            lambda proceed: make_durable(
+                directory,
+                names,
+                prefix=prefix,
+                rank=self._port.rank,
+                algorithm=self._port.settings.checksum,
+                proceed=proceed,
+            )
+        )
+
+    def _wait(self) -> None:
+        if self._commit is not None and self._commit.wait():
+            self._commit = None
+
+
+class _Commit:
+    """Hashing and fsync of one save, in a thread of its own."""
+
+    def __init__(self, port: RankPort, generation: str, *, saver: str, began: float) -> None:
+        self._port = port
+        self._generation = generation
+        self._saver = saver
+        self._began = began
+        self._done = threading.Event()
+
+    def start(self, work: Callable[[Callable[[], None]], list[Entry]]) -> None:
+        name = f"drainfsm-save-{self._generation}"
+        threading.Thread(target=self._run, args=(work,), name=name, daemon=True).start()
+
+    def wait(self) -> bool:
+        """Until it is over, well or badly; False: it was given up, and is stuck."""
+        while not self._done.wait(POLL_S):
+            if self._port.save_aborted(self._generation):
+                return self._done.wait(GIVE_UP_S)
+        return True
+
+    def _run(self, work: Callable[[Callable[[], None]], list[Entry]]) -> None:
+        try:
+            entries = work(self._proceed)
+            self._proceed()
+            took_ms = round((time.monotonic() - self._began) * 1_000)
+            self._port.report_durable(self._generation, entries, took_ms, saver=self._saver)
+            self._port.declare_size(sum(entry.size_bytes for entry in entries))
+        except Exception as error:
+            self._port.report_save_failed(self._generation, _reason(error))
+        finally:
+            self._done.set()
+
+    def _proceed(self) -> None:
+        if self._port.save_aborted(self._generation):
+            raise SaveFailedError("the save was given up")
+
+
+def _reason(error: Exception) -> str:
+    """Our own errors explain themselves; others are named."""
+    return str(error) if isinstance(error, DrainfsmError) else f"{type(error).__name__}: {error}"

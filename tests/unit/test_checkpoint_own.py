@@ -1,0 +1,251 @@
+"""A job that writes its checkpoints itself: its files are hashed, made durable and committed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drainfsm.checkpoint import OwnCheckpoint
+from drainfsm.core.orders import CheckpointSettings, RestoreTarget
+from drainfsm.core.state import generation_id
+from drainfsm.errors import (
+    ConfigError,
+    ManifestMismatchError,
+    RestoreRefusedError,
+)
+from drainfsm.store import open_store
+from drainfsm.testing.ranks import RecordedPort, Report, commit_saved
+
+PERIODIC = generation_id(epoch=1, step=1, saver="p")
+DRAIN = generation_id(epoch=1, step=2, saver="d1")
+
+
+class Job:
+    """Its whole state is a text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.loaded_step = -1
+
+    def save(self, directory: Path, step: int) -> None:
+        (directory / "deep").mkdir()
+        (directory / "deep" / "text").write_text(self.text)
+        (directory / "step").write_text(str(step))
+
+    def load(self, directory: Path, step: int) -> None:
+        self.text = (directory / "deep" / "text").read_text()
+        self.loaded_step = int((directory / "step").read_text())
+
+
+def port_in(tmp_path: Path, **options: Any) -> RecordedPort:
+    settings = CheckpointSettings(**options.pop("settings", {}))
+    return RecordedPort(tmp_path, store_url=str(tmp_path / "store"), settings=settings, **options)
+
+
+def saved(
+    tmp_path: Path, *, world_size: int = 1, save: Callable[..., Any] | None = None, **options: Any
+) -> list[Report]:
+    """Three steps: a periodic save after step 1 and a drain's after step 2. What was reported."""
+    reports = []
+    for rank in range(world_size):
+        job = Job(f"rank {rank}")
+        port = port_in(
+            tmp_path,
+            rank=rank,
+            world_size=world_size,
+            drain_at=2,
+            settings={"every_steps": 2, "asynchronous": False},
+        )
+        checkpoint = OwnCheckpoint(port, save=save or job.save, load=job.load, **options)
+        assert checkpoint.restore() == 0
+        assert [checkpoint.step_done(step) for step in range(3)] == [False, False, True]
+        checkpoint.close()
+        reports += port.reports
+    return reports
+
+
+def committed(tmp_path: Path, *, generation: str = DRAIN, world_size: int = 1) -> RestoreTarget:
+    store = open_store(str(tmp_path / "store"))
+    step = 2 if generation == DRAIN else 1
+    return commit_saved(store, tmp_path, generation=generation, step=step, world_size=world_size)
+
+
+def restored(tmp_path: Path, target: RestoreTarget, *, rank: int = 0, **options: Any) -> Job:
+    settings = {"verify": options.pop("verify", "sizes")}
+    port = port_in(
+        tmp_path,
+        rank=rank,
+        world_size=target.world_size,
+        restore_target=target,
+        settings=settings,
+    )
+    job = Job("nothing")
+    hooks = {"save": job.save, "load": job.load} | options
+    assert OwnCheckpoint(port, **hooks).restore() == target.step + 1
+    assert [report.reason for report in port.of("restored")] == [settings["verify"]]
+    return job
+
+
+@pytest.mark.parametrize("verify", ["sizes", "checksums"])
+def test_every_rank_gets_back_what_it_wrote(tmp_path: Path, verify: str) -> None:
+    reports = saved(tmp_path, world_size=2)
+    for generation in (PERIODIC, DRAIN):
+        kinds = [r.kind for r in reports if r.generation_id == generation and r.rank == 1]
+        assert kinds == ["began", "staged", "durable"][1 if generation == DRAIN else 0 :]
+        target = committed(tmp_path, generation=generation, world_size=2)
+        for rank in range(2):
+            job = restored(tmp_path, target, rank=rank, verify=verify)
+            assert (job.text, job.loaded_step) == (f"rank {rank}", target.step)
+
+
+def test_the_files_are_listed_with_the_hash_of_what_is_in_them(tmp_path: Path) -> None:
+    reports = saved(tmp_path, save=lambda directory, step: save_one(directory, b"x" * 9_999_999))
+    (durable,) = [r for r in reports if r.kind == "durable" and r.generation_id == DRAIN]
+    (entry,) = durable.entries
+    assert (entry.name, entry.size_bytes) == ("rank00000/one", 9_999_999)
+    assert entry.checksum.startswith("xxh3_128:")
+    assert durable.saver == "own"
+
+
+def save_one(directory: Path, data: bytes) -> None:
+    (directory / "one").write_bytes(data)
+
+
+def shared(rank: int) -> Callable[[Path, int], list[str]]:
+    def save(directory: Path, step: int) -> list[str]:
+        (directory / f"part{rank}").write_text(f"rank {rank}")
+        return [f"part{rank}"]
+
+    return save
+
+
+def test_ranks_may_share_a_directory_and_say_which_files_are_theirs(tmp_path: Path) -> None:
+    for rank in range(2):
+        port = port_in(tmp_path, rank=rank, world_size=2, drain_at=2)
+        own = OwnCheckpoint(port, save=shared(rank), load=Job("").load, shared=True)
+        assert own.step_done(2)
+    target = committed(tmp_path, world_size=2)
+    seen: list[list[str]] = []
+
+    def load(directory: Path, step: int) -> None:
+        seen.append(sorted(path.name for path in directory.glob("part*")))
+
+    restored(tmp_path, target, rank=1, load=load, shared=True, verify="checksums")
+    assert seen == [["part0", "part1"]]
+    with pytest.raises(RestoreRefusedError, match=r"says saver own \(shared\), not own"):
+        restored(tmp_path, target)
+
+
+def test_checksums_that_the_saver_knows_are_taken_and_checked_at_restore(tmp_path: Path) -> None:
+    def save(directory: Path, step: int) -> dict[str, str]:
+        save_one(directory, b"bytes")
+        digest = hashlib.sha256(b"bytes" if step == 1 else b"others").hexdigest()
+        return {"one": f"sha256:{digest}"}
+
+    def load(directory: Path, step: int) -> None:
+        assert (directory / "one").read_bytes() == b"bytes"
+
+    saved(tmp_path, save=save)
+    right = committed(tmp_path, generation=PERIODIC)
+    restored(tmp_path, right, load=load, verify="checksums")
+    wrong = committed(tmp_path, generation=DRAIN)
+    with pytest.raises(ManifestMismatchError, match="rank00000/one has checksum"):
+        restored(tmp_path, wrong, load=load, verify="checksums")
+
+
+def link(directory: Path, step: int) -> None:
+    (directory / "link").symlink_to("/etc/hostname")
+
+
+def pipe(directory: Path, step: int) -> None:
+    os.mkfifo(directory / "pipe")
+
+
+def fails(directory: Path, step: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+REFUSED: list[tuple[Callable[[Path, int], object], str]] = [
+    (fails, "OSError: .*No space left on device"),
+    (link, "is a symbolic link"),
+    (pipe, "is no file"),
+    (lambda directory, step: ["absent"], "absent is no file"),
+    (lambda directory, step: ["../out"], "not a relative path"),
+    (lambda directory, step: "one", "return a list of names"),
+    (lambda directory, step: save_one(directory, b"") or {"one": "md5:00"}, "checksum 'md5:00'"),
+]
+
+
+@pytest.mark.parametrize(("save", "says"), REFUSED, ids=lambda value: str(value)[:12])
+def test_what_cannot_be_committed_fails_the_save_and_not_the_training(
+    tmp_path: Path, save: Callable[[Path, int], object], says: str
+) -> None:
+    reports = saved(tmp_path, save=save)
+    failed = [report for report in reports if report.kind == "failed"]
+    assert [report.generation_id for report in failed] == [PERIODIC, DRAIN]
+    assert all(re.search(says, report.reason) for report in failed), failed
+    assert not [report for report in reports if report.kind == "durable"]
+
+
+def test_a_generation_is_written_once_even_if_the_ranks_are_restarted(tmp_path: Path) -> None:
+    saved(tmp_path)
+    again = saved(tmp_path)
+    failed = [report for report in again if report.kind == "failed"]
+    assert len(failed) == 2
+    assert "a generation is written once" in failed[0].reason
+
+
+def test_a_save_that_was_given_up_reports_nothing_durable(tmp_path: Path) -> None:
+    port = port_in(tmp_path, drain_at=2)
+    port.aborted.add(DRAIN)
+    own = OwnCheckpoint(port, save=Job("x").save, load=Job("").load)
+    assert own.step_done(2)
+    assert [report.reason for report in port.of("failed")] == ["the save was given up"]
+    assert port.of("durable") == []
+
+
+def test_what_changed_since_the_commit_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    target = committed(tmp_path)
+    text = tmp_path / "store" / "generations" / DRAIN / "rank00000" / "deep" / "text"
+    text.write_text("rank 7")
+    assert restored(tmp_path, target).text == "rank 7", "sizes alone do not tell"
+    with pytest.raises(ManifestMismatchError, match="deep/text has checksum"):
+        restored(tmp_path, target, verify="checksums")
+    text.unlink()
+    with pytest.raises(ManifestMismatchError, match="deep/text is missing"):
+        restored(tmp_path, target)
+
+
+def test_what_load_raises_is_a_refusal(tmp_path: Path) -> None:
+    saved(tmp_path)
+
+    def load(directory: Path, step: int) -> None:
+        raise KeyError("weights")
+
+    with pytest.raises(RestoreRefusedError, match=r"load\(\) of .* failed: KeyError"):
+        restored(tmp_path, committed(tmp_path), load=load)
+
+
+def test_what_cannot_work_is_said_before_training(tmp_path: Path) -> None:
+    hooks: dict[str, Any] = {"save": Job("").save, "load": Job("").load}
+    bucket = RecordedPort(tmp_path, store_url="s3://bucket/x")
+    with pytest.raises(ConfigError, match=r"choose a store on a file system"):
+        OwnCheckpoint(bucket, **hooks)
+    with pytest.raises(ConfigError, match="set every_steps"):
+        OwnCheckpoint(port_in(tmp_path, settings={"every_s": 5}), **hooks)
+    with pytest.raises(ConfigError, match="another name"):
+        OwnCheckpoint(port_in(tmp_path), saver="torch.distributed.checkpoint", **hooks)
+
+
+def test_no_torch_is_imported() -> None:
+    code = "import sys, drainfsm.checkpoint.own; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
