@@ -20,6 +20,7 @@ DrainfsmError
 ├── CheckpointError
 │   ├── ManifestMismatchError a generation is not what its manifest or record says
 │   ├── RestoreRefusedError   the recorded generation cannot be restored here
+│   │   └── GenerationPrunedError it was committed, and the retention policy let it go
 │   └── SaveFailedError       a rank could not write its part of a generation
 └── RuntimeFailure
     ├── AgentUnreachableError no running agent answers for the job
@@ -139,6 +140,10 @@ class ManifestMismatchError(CheckpointError):
 
 class RestoreRefusedError(CheckpointError):
     """The recorded generation cannot be restored into this job; the message says why."""
+
+
+class GenerationPrunedError(RestoreRefusedError):
+    """The generation was committed, and clean-up has removed it since, as it was told to."""
 
 
 class SaveFailedError(CheckpointError):

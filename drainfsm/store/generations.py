@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable
 
 from drainfsm.core.codec import decode_object, encode_object
 from drainfsm.core.manifest import Entry, Manifest, verify_stored
-from drainfsm.errors import ManifestMismatchError
+from drainfsm.errors import GenerationPrunedError, ManifestMismatchError
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.checksums import checksum_of
 from drainfsm.store.settling import put_settled
 
 MANIFEST = "manifest.json"
+PRUNED = "pruned.json"
+"""In the place of a committed generation that the retention policy let go."""
 
 
 def generation_prefix(generation_id: str) -> str:
@@ -39,11 +41,17 @@ def read_manifest(store: ObjectStore, *, generation_id: str, digest: str) -> Man
     """The manifest with that digest.
 
     Raises:
+        GenerationPrunedError: the retention policy let it go.
         ManifestMismatchError: missing, garbled, of an unknown format, or not with that digest.
     """
     name = generation_prefix(generation_id) + MANIFEST
     data = store.get(name)
     if data is None:
+        if store.get(generation_prefix(generation_id) + PRUNED) is not None:
+            raise GenerationPrunedError(
+                f"generation {generation_id} was committed and has been pruned by `drainfsm gc`: "
+                "choose one that it kept"
+            )
         raise ManifestMismatchError(f"{name} is missing from {store.url}")
     if (found := _digest(data)) != digest:
         raise ManifestMismatchError(f"{name} has digest {found}, not {digest}: it was changed")

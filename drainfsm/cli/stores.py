@@ -1,0 +1,19 @@
+"""The checkpoint store that an option names."""
+
+from __future__ import annotations
+
+from drainfsm.cli.options import BY_KEY
+from drainfsm.cli.settings import CONFIG_FILE, Settings
+from drainfsm.errors import ConfigError
+from drainfsm.store import ObjectStore, open_store
+
+
+def store_of(settings: Settings) -> ObjectStore:
+    """Raises: ConfigError: nobody named the store, or it is of no kind known here."""
+    url = settings.given("store")
+    if url is None:
+        option = BY_KEY["store"]
+        raise ConfigError(
+            f"{option.flag} is missing; or set {option.variable}, or `store` in {CONFIG_FILE}"
+        )
+    return open_store(str(url))
