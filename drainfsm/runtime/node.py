@@ -38,6 +38,10 @@ END_S = 0.5
 """The last wait for processes that were killed: usually they are long gone."""
 
 
+OWN_EXIT_MS_MAX = 2_000
+"""From killing what is left, where nobody has answered a notice, to the end of the agent."""
+
+
 class Node:
     """Everything on this node between joining and leaving."""
 
@@ -205,10 +209,10 @@ class Node:
         await self.job.kill()
 
     def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
-        """The same shares of the exit margin as the coordinator's backstop leaves."""
+        """At most the same share of the exit margin as the coordinator's backstop leaves."""
         exit_by = kill_by_unix_ms
         if exit_by is not None:
-            exit_by += self._config.allowances.exit_margin_ms * 3 // 8
+            exit_by += min(self._config.allowances.exit_margin_ms * 3 // 8, OWN_EXIT_MS_MAX)
         self._limits.set_own(kill_by_unix_ms, exit_by)
 
     # --- orders ---------------------------------------------------------------------------------
