@@ -11,7 +11,7 @@ import io
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.planner import (
 
 from drainfsm.checkpoint.modules import BUFFERS
 from drainfsm.checkpoint.replicas import differing, samples_of
+from drainfsm.checkpoint.room import Room, check_room, room_for, staged_bytes
 from drainfsm.checkpoint.serialised import Serialised
 from drainfsm.checkpoint.staging import Staging
 
@@ -36,37 +37,50 @@ CUT_BYTES = 4 << 20
 class SharePlanner(DefaultSavePlanner):
     """Plans one save of a flat state, and holds what this rank is to write once it is staged."""
 
-    def __init__(self, *, compare: bool = False) -> None:
-        """``compare``: find out whether what is called alike on several ranks is alike."""
+    def __init__(self, *, compare: bool = False, copy: bool = False, held_bytes: int = 0) -> None:
+        """``compare``: find out whether what is called alike on several ranks is alike.
+        ``copy``: also what is in host memory already, since training is about to go on.
+        ``held_bytes``: of the buffers that there are for it."""
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self.differing: list[str] = []
         """On the coordinator: parameters that turned out not to be."""
 
         self._compare = compare
+        self._copy = copy
+        self._held_bytes = held_bytes
         self._staged: dict[MetadataIndex, Tensor | Serialised] = {}
 
     def create_local_plan(self) -> SavePlan:
         plan = super().create_local_plan()
         samples = samples_of(self.state_dict) if self._compare else {}
-        return dataclasses.replace(plan, planner_data=samples)
+        room = room_for(self.state_dict, held_bytes=self._held_bytes, copy=self._copy)
+        return dataclasses.replace(plan, planner_data=_Says(samples=samples, room=room))
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Runs on the coordinator only."""
-        self.differing = differing([plan.planner_data for plan in all_plans])
-        return super().create_global_plan(share_out(all_plans))
+        """Runs on the coordinator only.
 
-    def stage(self, staging: Staging, *, copy: bool) -> int:
-        """Take this rank's share out of the training's hands; returns its size in bytes.
-
-        ``copy``: also what is in host memory already, since training is about to go on.
+        Raises:
+            SaveFailedError: a host has too little memory for what its ranks would stage.
         """
+        says: list[_Says] = [plan.planner_data for plan in all_plans]
+        self.differing = differing([one.samples for one in says])
+        shares = share_out(all_plans)
+        needed = [
+            staged_bytes(share.items, one.room, [item_bytes(item) for item in share.items])
+            for share, one in zip(shares, says, strict=True)
+        ]
+        check_room([one.room for one in says], needed)
+        return super().create_global_plan(shares)
+
+    def stage(self, staging: Staging) -> int:
+        """Take this rank's share out of the training's hands; returns its size in bytes."""
         total = 0
         with staging.filling():
             for item in self.plan.items:
                 value = self._value(item)
                 if isinstance(value, Tensor):
                     total += value.numel() * value.element_size()
-                    self._staged[item.index] = staging.hold(item.index, value, copy=copy)
+                    self._staged[item.index] = staging.hold(item.index, value, copy=self._copy)
                 else:
                     total += value.size_bytes
                     self._staged[item.index] = value
@@ -88,6 +102,13 @@ class SharePlanner(DefaultSavePlanner):
             chunk = item.tensor_data.chunk
             piece = piece.narrow(0, chunk.offsets[0], chunk.sizes[0])
         return piece
+
+
+class _Says(NamedTuple):
+    """What a rank tells the coordinator along with its plan."""
+
+    samples: dict[str, bytes]
+    room: Room
 
 
 def share_out(plans: list[SavePlan]) -> list[SavePlan]:

@@ -67,9 +67,8 @@ class Save:
         self._store = store
         self._exchange = exchange
         self._staging = staging
-        self._copy = copy
         self._began = time.monotonic()
-        self._planner = SharePlanner(compare=compare)
+        self._planner = SharePlanner(compare=compare, copy=copy, held_bytes=staging.held_bytes)
         self._files = GenerationFiles(
             store,
             generation_prefix(generation_id),
@@ -151,8 +150,8 @@ class Save:
 
     def _global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """On the coordinator. The generation's directory must be new: it is made here."""
-        self._store.create_tree(generation_prefix(self.generation_id))
         shares, _ = self._planner.create_global_plan(plans)
+        self._store.create_tree(generation_prefix(self.generation_id))
         if self._planner.differing:
             sys.stderr.write(f"drainfsm: {warning_about(self._planner.differing)}\n")
         return self._writer.prepare_global_plan(shares)
@@ -161,7 +160,7 @@ class Save:
         """Stage and write this rank's share. What fails here is told to the others."""
         try:
             share = self._planner.finish_plan(plan)
-            staged_bytes = self._planner.stage(self._staging, copy=self._copy)
+            staged_bytes = self._planner.stage(self._staging)
             self._state = {}
             self._port.report_staged(self.generation_id, staged_bytes)
             self._staged.set()

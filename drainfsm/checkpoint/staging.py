@@ -19,6 +19,10 @@ class Staging:
         self._buffers: dict[MetadataIndex, Tensor] = {}
         self._used: set[MetadataIndex] = set()
 
+    @property
+    def held_bytes(self) -> int:
+        return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
+
     @contextmanager
     def filling(self) -> Iterator[None]:
         """Around all calls of ``hold`` for one save; at the end every copy is complete."""

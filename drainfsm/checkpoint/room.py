@@ -1,0 +1,77 @@
+"""Does what is to be staged fit into host memory? Asked of all ranks before any of them begins.
+
+A host that runs out of memory kills a rank, and with it the job and the save. Ranks of one host
+stage at the same time, so their needs are added up.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.distributed.checkpoint.planner import WriteItem
+
+from drainfsm.checkpoint.memory import free_host_bytes
+from drainfsm.errors import SaveFailedError
+
+
+class Room(NamedTuple):
+    """What one rank can say about the memory that a save would take."""
+
+    host: str
+    free_bytes: int | None
+    """None: not known."""
+
+    held_bytes: int
+    """Of buffers from saves before, which are used again."""
+
+    in_place: frozenset[str]
+    """Names of what is written from where it is."""
+
+
+def room_for(state: dict[str, object], *, held_bytes: int, copy: bool) -> Room:
+    in_place = frozenset(
+        name
+        for name, value in state.items()
+        if not copy and isinstance(value, Tensor) and value.device.type == "cpu"
+    )
+    return Room(
+        host=socket.gethostname(),
+        free_bytes=free_host_bytes(),
+        held_bytes=held_bytes,
+        in_place=in_place,
+    )
+
+
+def staged_bytes(share: Sequence[WriteItem], room: Room, sizes: Sequence[int]) -> int:
+    """How much memory this share takes that is not taken yet. ``sizes``: of its items."""
+    wanted = sum(
+        size for item, size in zip(share, sizes, strict=True) if item.index.fqn not in room.in_place
+    )
+    return max(0, wanted - room.held_bytes)
+
+
+def check_room(rooms: Sequence[Room], needed_bytes: Sequence[int]) -> None:
+    """``needed_bytes``: by rank, as ``rooms``.
+
+    Raises:
+        SaveFailedError: says what a host has to hold, and what it has.
+    """
+    for host in dict.fromkeys(room.host for room in rooms):
+        ranks = [rank for rank, room in enumerate(rooms) if room.host == host]
+        free = [rooms[rank].free_bytes for rank in ranks]
+        known = [value for value in free if value is not None]
+        needed = sum(needed_bytes[rank] for rank in ranks)
+        if known and needed > min(known):
+            raise SaveFailedError(
+                f"staging needs {needed} bytes of host memory on {host} (rank(s) {_listed(ranks)}),"
+                f" and {min(known)} bytes are free: nothing was staged"
+            )
+
+
+def _listed(ranks: list[int]) -> str:
+    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]} to {ranks[-1]}"
+    return ", ".join(map(str, ranks))
