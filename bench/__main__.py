@@ -16,7 +16,20 @@ import time
 from bench import report
 from bench.harness import Size, Topic, TopicResult, measure
 
-TOPICS = ("step", "decode", "journal", "stream", "append", "stop", "notice")
+TOPICS = (
+    "step",
+    "decode",
+    "journal",
+    "stream",
+    "append",
+    "stop",
+    "notice",
+    "save",
+    "drain",
+    "killed",
+    "rest",
+    "startup",
+)
 
 
 def main() -> int:

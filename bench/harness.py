@@ -32,7 +32,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """``top / bottom`` of one round, or of two cases' product with ``scale``."""
+    """``top / bottom`` of one round."""
 
     goal_id: str
     name: str
@@ -45,9 +45,6 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     """60 to 70 % of what a quiet run showed: beyond it something broke."""
 
     more_is_better: bool
-    scale: float = 1.0
-    quick: bool = True
-    """Gated in the quick subset too."""
 
     def holds(self, value: float, limit: float | None) -> bool | None:
         if limit is None:
@@ -55,27 +52,40 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
         return value >= limit if self.more_is_better else value <= limit
 
 
-def at_least(goal_id: str, name: str, top: str, bottom: str, **options: float | None) -> Ratio:
+def at_least(
+    goal_id: str,
+    name: str,
+    top: str,
+    bottom: str,
+    *,
+    goal: float | None = None,
+    gate: float | None = None,
+) -> Ratio:
     """The peer (top) takes so many times as long as we do (bottom)."""
-    return Ratio(
-        goal_id=goal_id, name=name, top=top, bottom=bottom, more_is_better=True, **_numbers(options)
-    )
-
-
-def at_most(goal_id: str, name: str, top: str, bottom: str, **options: float | None) -> Ratio:
-    """We (top) take at most so many times as long as the limit or the peer (bottom)."""
     return Ratio(
         goal_id=goal_id,
         name=name,
         top=top,
         bottom=bottom,
-        more_is_better=False,
-        **_numbers(options),
+        goal=goal,
+        gate=gate,
+        more_is_better=True,
     )
 
 
-def _numbers(options: dict[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in options.items() if value is not None}
+def at_most(
+    goal_id: str,
+    name: str,
+    top: str,
+    bottom: str,
+    *,
+    goal: float | None = None,
+    gate: float | None = None,
+) -> Ratio:
+    """We (top) take at most so many times as long as the limit or the peer (bottom)."""
+    return msgspec.structs.replace(
+        at_least(goal_id, name, top, bottom, goal=goal, gate=gate), more_is_better=False
+    )
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +101,9 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = ROUNDS_MIN
     quick: bool = True
     """In the quick subset."""
+
+    warm_up: bool = True
+    """One round goes before those that count."""
 
     note: str = ""
 
@@ -127,12 +140,13 @@ class TopicResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(topic: Topic, size: Size) -> TopicResult:
-    """All rounds of a topic; one more goes before them and is not counted."""
+    """All rounds of a topic."""
     began = time.monotonic()
     count = size.rounds or topic.rounds
     with topic.open(size) as cases:
-        for case in cases.values():
-            case()
+        if topic.warm_up:
+            for case in cases.values():
+                case()
         rounds = [{name: case() for name, case in cases.items()} for _ in range(count)]
     return TopicResult(
         name=topic.name,
@@ -151,7 +165,7 @@ def _ratios(topic: Topic, rounds: list[dict[str, float]]) -> Iterator[RatioResul
     for ratio in topic.ratios:
         if ratio.top not in rounds[0] or ratio.bottom not in rounds[0]:
             raise AssertionError(f"{topic.name}: {ratio.name}: no such case")
-        found = spread([ratio.scale * r[ratio.top] / r[ratio.bottom] for r in rounds])
+        found = spread([r[ratio.top] / r[ratio.bottom] for r in rounds])
         yield RatioResult(
             goal_id=ratio.goal_id,
             name=ratio.name,

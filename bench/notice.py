@@ -76,6 +76,7 @@ class Rank:
         assert self._process.stdin is not None
         self._process.stdin.write("on\n")
         self._process.stdin.flush()
+        assert self._line() == "on"
         return (seen - told) / 1e3
 
     def _line(self) -> str:

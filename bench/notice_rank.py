@@ -37,13 +37,15 @@ def main() -> None:
         step += 1
         # The flag that step_done looks at; looked at here, since step_done would wait.
         ordered = session._attention
-        if ordered or raw.up or signalled.up:
-            print(time.monotonic_ns(), flush=True)
-            raw.up = signalled.up = False
-            if sys.stdin.readline() == "":
-                break
+        if not (ordered or raw.up or signalled.up):
+            continue
+        print(time.monotonic_ns(), flush=True)
+        if sys.stdin.readline() == "":
+            break
         if ordered:
             session.step_done(step)
+        raw.up = signalled.up = False
+        print("on", flush=True)
     session.close()
 
 

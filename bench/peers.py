@@ -50,7 +50,7 @@ def transitions_guarded() -> tuple[Model, list[Step]]:
         auto_transitions=False,
         send_event=True,
     )
-    state, steps = first_state(), []
+    state, steps = first_state(), list[Step]()
     for event in events():
         trigger = getattr(model, walk()[len(steps)][1])
         steps.append(_call(trigger, state=state, event=event))
