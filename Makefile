@@ -10,7 +10,7 @@ DEV_READY := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types mutants crash-matrix slurm-packages slurm-matrix clean
+.PHONY: help demo test check lint types bench bench-quick mutants crash-matrix slurm-packages slurm-matrix clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,7 +21,7 @@ demo: $(DEMO_READY)  ## the whole story on this machine: notice, save, leave, re
 test: $(DEV_READY)  ## every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: slurm-packages lint types test  ## everything that CI runs, in the order of what fails fastest
+check: slurm-packages lint types test bench-quick  ## everything that CI runs, in the order of what fails fastest
 
 lint: $(DEV_READY)  ## formatting, code rules, import contracts
 	$(BIN)/ruff format --check .
@@ -30,6 +30,12 @@ lint: $(DEV_READY)  ## formatting, code rules, import contracts
 
 types: $(DEV_READY)  ## mypy, strict
 	$(BIN)/mypy
+
+bench: $(DEV_READY)  ## every benchmark beside its peers (about 13 minutes); BENCH=NAME: a single one
+	$(BIN)/python -m bench $(BENCH)
+
+bench-quick: $(DEV_READY)  ## the subset that CI runs; fails when a ratio leaves its gate (about 2 minutes)
+	$(BIN)/python -m bench --quick $(BENCH)
 
 mutants: $(DEV_READY)  ## break the core on purpose, once for each fault: do the tests notice? (about 10 minutes)
 	$(BIN)/python tests/mutants/run.py
