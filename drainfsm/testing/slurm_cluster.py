@@ -24,6 +24,7 @@ R = TypeVar("R")
 
 WAIT_S = 120.0
 COMMAND_S = 60.0
+STOP_S = 180.0
 POLL_S = 0.1
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
@@ -123,9 +124,6 @@ class Cluster:
         """``slurmctld``, or ``slurmd.NODE``."""
         return int((self.directory / "run" / f"{name}.pid").read_text())
 
-    def stop(self) -> None:
-        self.run(str(self._scripts / "stop-slurm"), str(self.directory), timeout_s=180)
-
 
 class SlurmJob:
     """One drainfsm job, submitted as a batch script. ``seen`` reads its journals."""
@@ -213,9 +211,9 @@ def _port() -> int:
 def running_cluster(scripts: Path, **settings: str) -> Iterator[Cluster]:
     """``settings``: variables of ``start-slurm``."""
     directory = Path(tempfile.mkdtemp(prefix="dfs-", dir="/tmp"))
-    cluster = Cluster(directory, scripts, settings)
     try:
-        yield cluster
+        yield Cluster(directory, scripts, settings)
     finally:
-        cluster.stop()
+        stop = (str(scripts / "stop-slurm"), str(directory))
+        subprocess.run(stop, timeout=STOP_S, check=False, stderr=subprocess.DEVNULL)
         shutil.rmtree(directory, ignore_errors=True)
