@@ -71,10 +71,16 @@ class Jobs(RuleBasedStateMachine):
 
     @initialize()
     def first(self) -> None:
-        self.claim()
+        self.claim(restores=True)
 
-    @rule()
-    def claim(self) -> None:
+    @rule(restores=st.booleans())
+    def claim(self, restores: bool) -> None:
+        if not self.attempts[-1:] or self.attempts[-1].restored:
+            self._claim()
+        if restores:
+            self.restore()
+
+    def _claim(self) -> None:
         log = CommitLog(self.store, job_id=JOB, pause=lambda _: None)
         claimed = log.claim(attempt_id=f"a{len(self.attempts)}", now_unix_ms=1)
         self.attempts.append(Attempt(claimed.epoch, log, claimed))
@@ -166,10 +172,17 @@ class Jobs(RuleBasedStateMachine):
         else:
             attempt.unknown_count += 1
 
+    @rule()
+    def requeue(self) -> None:
+        self._leave(self.attempts[-1])
+        self.claim(restores=True)
+
     @rule(random=ANY)
     def leave(self, random: object) -> None:
         """With a record, perhaps long after a newer attempt has claimed."""
-        attempt = self._one(random)
+        self._leave(self._one(random))
+
+    def _leave(self, attempt: Attempt) -> None:
         if attempt.left or not attempt.restored:
             return
         attempt.left = True
