@@ -164,7 +164,6 @@ class SlurmJob:
             "--parsable",
             f"--job-name={self.seen.job}",
             f"--output={self.output_file}",
-            "--open-mode=append",
             *(f"--{name.replace('_', '-')}{value and '='}{value}" for name, value in flags.items()),
             *self.command,
             variables=variables,

@@ -22,7 +22,7 @@ from drainfsm.testing.slurm_cluster import Cluster, SlurmJob, running_cluster
 
 SCRIPTS = Path(__file__).parent
 DEPLOY = SCRIPTS.parents[1] / "deploy" / "slurm"
-NODES = 13
+NODES = 17
 AT_ONCE = 4
 GRACE_S = 20
 LONG_S = 400.0
@@ -42,6 +42,8 @@ class Row(NamedTuple):
     it should not."""
 
     killed: bool = True
+    script: str = ""
+    """Of ``deploy/slurm``, with its own last act; empty: the witness, which stays to be killed."""
 
 
 PREEMPT = "sbatch -p main --exclusive -w {node} -o /dev/null --wrap 'sleep 1'"
@@ -52,6 +54,20 @@ ROWS = (
         "",
         {"time": "1", "signal": "B:USR1@20", "DRAINFSM_ADAPTER_SLURM_WARNING_S": "20"},
         comes_back="owner",
+    ),
+    Row(
+        "the same, `one-node.sbatch`, requeues itself",
+        "",
+        {"time": "1", "signal": "B:USR1@20", "DRAINFSM_ADAPTER_SLURM_WARNING_S": "20"},
+        killed=False,
+        script="one-node",
+    ),
+    Row(
+        "the same, `several-nodes.sbatch`, `--signal=USR1@20`",
+        "",
+        {"time": "1", "signal": "USR1@20", "DRAINFSM_ADAPTER_SLURM_WARNING_S": "20"},
+        killed=False,
+        script="several-nodes",
     ),
     Row(
         "limit lowered by an admin",
@@ -157,15 +173,7 @@ def play(row: Row, cluster: Cluster, node: str) -> Seen:
         order = f"reservationname=matrix starttime=now duration=1 users=root nodes={node}"
         cluster.run("scontrol", "create", "reservation", *order.split(), "flags=ignore_jobs")
     witness = cluster.directory / f"witness-{node}"
-    job = cluster.job(
-        SCRIPTS / "witness.sbatch",
-        nodelist=node,
-        exclusive="",
-        WITNESS=str(witness),
-        DRAINFSM_ADAPTER_SLURM_REQUEUE="none",
-        DRAINFSM_ADAPTER_SLURM_POLL_S="2",
-        **row.options,
-    )
+    job = _submit(row, cluster, node, witness)
     job.wait_steps(5)
     began = time.time()
     if row.order:
@@ -173,6 +181,8 @@ def play(row: Row, cluster: Cluster, node: str) -> Seen:
     _until(lambda: job.seen.state(1).phase.over, "the drain's end", job)
     killed = _last_sign(Path(f"{witness}.0"), job) if row.killed else None
     sent = _signals(Path(f"{witness}.0"), killed=row.killed)
+    if row.script:
+        sent = "SIGUSR1 to the agent" if "SIGUSR1 says no more" in job.output() else sent
     resumed = _resume(row, job, node)
     state = job.seen.state(1)
     assert state.deadline_unix_ms is not None
@@ -185,6 +195,20 @@ def play(row: Row, cluster: Cluster, node: str) -> Seen:
         decision=_decision(job),
         saved_step=state.committed.step if state.committed else None,
         resumed_step=resumed,
+    )
+
+
+def _submit(row: Row, cluster: Cluster, node: str, witness: Path) -> SlurmJob:
+    options = {"DRAINFSM_ADAPTER_SLURM_POLL_S": "2", **row.options}
+    if row.script:
+        return cluster.job(DEPLOY / f"{row.script}.sbatch", **options)
+    return cluster.job(
+        SCRIPTS / "witness.sbatch",
+        nodelist=node,
+        exclusive="",
+        WITNESS=str(witness),
+        DRAINFSM_ADAPTER_SLURM_REQUEUE="none",
+        **options,
     )
 
 
