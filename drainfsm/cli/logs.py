@@ -18,8 +18,9 @@ The log is read from --file (an exported file or a journal), else from the strea
 from the journals in --state-dir."""
 
 
-def add_log_options(parser: Parser) -> None:
-    add_options(parser, ("job", "nats", "state_dir"))
+def add_log_options(parser: Parser, *more: str) -> None:
+    """``more``: keys of options besides those that say where the log is."""
+    add_options(parser, ("job", "nats", "state_dir", *more))
     parser.add_argument("--file", metavar="PATH", type=Path, help="exported file, or a journal")
     parser.add_argument("--epoch", metavar="N", type=int, help="only this attempt")
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "explain": "say why a drain ended as it did, with the arithmetic",
     "report": "what a job's history costs: rates and durations over all attempts",
     "export": "write a job's log into a file",
+    "drill": "rehearse a restore, and record whether it would work",
     "gc": "remove generations that no restart can ask for",
     "demo": "the whole story on this machine, in two minutes",
 }

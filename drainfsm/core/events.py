@@ -337,6 +337,25 @@ class CheckpointRestored(Fact, frozen=True, kw_only=True):
     """``sizes`` or ``checksums``."""
 
 
+class CheckpointDrilled(Fact, frozen=True, kw_only=True):
+    """A committed generation was restored on purpose, by a process that is no part of an attempt.
+
+    Its record stands in the checkpoint store beside the generation, not in an attempt's log.
+    """
+
+    generation_id: str
+    manifest_digest: str
+    step: int
+    verification: str
+    """``checksums``: every byte was read and hashed; ``loaded``: and every tensor loaded."""
+
+    drill_ms: int
+    outcome: str
+    """``verified`` or ``failed``."""
+
+    detail: str = ""
+
+
 class HealthyStepReached(Fact, frozen=True, kw_only=True):
     """The first optimizer step of this attempt completed on every rank."""
 
@@ -394,6 +413,7 @@ Event: TypeAlias = (
     | CheckpointCommitted
     | CheckpointFailed
     | CheckpointRestored
+    | CheckpointDrilled
     | HealthyStepReached
     | SourceUnknown
     | SourceRecovered

@@ -3,6 +3,7 @@
 <root>/generations/<generation_id>/…   files of the ranks, manifest.json
 <root>/commits/00000042.json           claims and commits, one total order
 <root>/requeue/000007.json             what the attempt after epoch 7 must consume
+<root>/drills/…                        whether a generation could be read back, and when
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from drainfsm.core.events import AttemptLost
+from drainfsm.core.events import AttemptLost, CheckpointDrilled
 from drainfsm.views.attempts import AttemptReport, Ending, Seen, attempt_report, see
 from drainfsm.views.replay import AttemptLog, replay_job
 from drainfsm.views.sources import SourceHealth, source_health
@@ -81,10 +81,17 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[SourceReport, ...]
 
 
+class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
+    at_unix_ms: int
+    drill: CheckpointDrilled
+
+
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     attempts: tuple[AttemptReport, ...]
     totals: Totals
+    drills: tuple[DrillReport, ...] | None = None
+    """Restores that were rehearsed, from the checkpoint store; None: it was not asked."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +117,18 @@ def report(logs: Sequence[AttemptLog], *, epoch: int | None = None) -> Report:
     everything = [attempt for job in jobs for attempt in job.attempts]
     unlogged = sum(job.totals.unlogged_count for job in jobs)
     return Report(jobs=tuple(jobs), totals=_totals(everything, chosen, unlogged_count=unlogged))
+
+
+def with_drills(
+    made: Report, drills: Sequence[tuple[int, CheckpointDrilled]], *, job_id: str
+) -> Report:
+    """The same with what the checkpoint store of that job has on record."""
+    found = tuple(DrillReport(at_unix_ms=at, drill=drill) for at, drill in drills)
+    jobs = tuple(
+        msgspec.structs.replace(job, drills=found) if job.job_id == job_id else job
+        for job in made.jobs
+    )
+    return msgspec.structs.replace(made, jobs=jobs)
 
 
 def _attempts(seen: Sequence[Seen]) -> list[AttemptReport]:

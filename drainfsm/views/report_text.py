@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from drainfsm.views.attempts import AttemptReport
-from drainfsm.views.report import Durations, Rate, Report, Totals
+from drainfsm.views.report import DrillReport, Durations, Rate, Report, Totals
 from drainfsm.views.table import WIDTH, day_and_time
 
 LABEL_COLUMNS = 28
@@ -19,6 +19,8 @@ def report_text(report: Report) -> Iterator[str]:
             yield from textwrap.wrap(_attempt(attempt), WIDTH, subsequent_indent=" " * 6)
         yield ""
         yield from _totals(job.totals)
+        if job.drills is not None:
+            yield from _drills(job.drills)
         yield ""
     if len(report.jobs) > 1:
         yield "all jobs"
@@ -68,9 +70,22 @@ def _totals(totals: Totals) -> Iterator[str]:
         ("sources that could not tell", _sources(totals)),
     ]
     for label, text in rows:
-        yield from textwrap.wrap(
-            f"  {label:{LABEL_COLUMNS}}{text}", WIDTH, subsequent_indent=" " * (LABEL_COLUMNS + 2)
-        )
+        yield from _row(label, text)
+
+
+def _drills(drills: tuple[DrillReport, ...]) -> Iterator[str]:
+    failed = sum(one.drill.outcome != "verified" for one in drills)
+    text = f"{len(drills)}, {failed} failed"
+    if drills:
+        last = drills[-1]
+        text += f"; last {_when(last.at_unix_ms)}: {last.drill.generation_id} {last.drill.outcome}"
+        text += f" ({last.drill.verification})"
+    yield from _row("restores rehearsed", text)
+
+
+def _row(label: str, text: str) -> Iterator[str]:
+    line = f"  {label:{LABEL_COLUMNS}}{text}"
+    yield from textwrap.wrap(line, WIDTH, subsequent_indent=" " * (LABEL_COLUMNS + 2))
 
 
 def _attempts(totals: Totals) -> str:

@@ -1,0 +1,239 @@
+"""Rehearsed restores of a real torch checkpoint: what is found, recorded and reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from drainfsm.checkpoint import Checkpoint
+from drainfsm.checkpoint import drill as loading
+from drainfsm.checkpoint.drill import load_generation
+from drainfsm.checkpoint.reader import load
+from drainfsm.cli.main import main
+from drainfsm.core.codec import encode_lines
+from drainfsm.core.events import CheckpointDrilled
+from drainfsm.core.orders import CheckpointSettings, RestoreTarget
+from drainfsm.core.state import generation_id
+from drainfsm.errors import ManifestMismatchError
+from drainfsm.store import open_store
+from drainfsm.store.drills import read_drills, record_drill
+from drainfsm.store.generations import generation_prefix, read_manifest
+from drainfsm.testing.ranks import JOB, RecordedPort, commit_saved
+from drainfsm.testing.scenario import Scenario
+
+Output = pytest.CaptureFixture[str]
+DRAIN_AT = 1
+
+
+class JobsOwn:
+    """Has a state that only the job's own code can unpickle."""
+
+    def state_dict(self) -> dict[str, object]:
+        return {"position": 7}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        raise AssertionError("a drill gives nothing back to the job")
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RestoreTarget:
+    """One committed generation: a model, its optimizer and an object."""
+    monkeypatch.chdir(tmp_path)
+    port = RecordedPort(
+        tmp_path,
+        store_url=str(tmp_path / "store"),
+        settings=CheckpointSettings(),
+        drain_at=DRAIN_AT,
+    )
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    checkpoint = Checkpoint(port, model=model, optimizer=optimizer, loader=JobsOwn())
+    for step in range(DRAIN_AT + 1):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        checkpoint.step_done(step)
+    generation = generation_id(epoch=1, step=DRAIN_AT, saver="d1")
+    store = open_store(str(tmp_path / "store"))
+    return commit_saved(store, tmp_path, generation=generation, step=DRAIN_AT, world_size=1)
+
+
+def _drill(*more: str) -> int:
+    return main(["drill", "restore", "--store", "store", "--job", JOB, *more])
+
+
+def _file(target: RestoreTarget, suffix: str) -> Path:
+    directory = Path("store") / generation_prefix(target.generation_id)
+    return next(path for path in directory.iterdir() if path.name.endswith(suffix))
+
+
+def test_a_whole_generation_is_loaded_and_put_on_record(
+    target: RestoreTarget, capsys: Output
+) -> None:
+    assert _drill("--json") == 0
+    event = msgspec.json.decode(capsys.readouterr().out, type=CheckpointDrilled)
+    assert event.outcome == "verified"
+    assert event.verification == "loaded"
+    assert (event.generation_id, event.manifest_digest, event.step) == (
+        target.generation_id,
+        target.manifest_digest,
+        DRAIN_AT,
+    )
+    assert "8 tensors" in event.detail  # weight and bias, and three of AdamW for each
+    assert [drill for _, drill in read_drills(open_store("store"), job_id=JOB)] == [event]
+
+
+def test_a_flipped_bit_fails_the_drill_and_that_too_is_on_record(
+    target: RestoreTarget, capsys: Output
+) -> None:
+    file = _file(target, ".distcp")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert _drill() == 1
+    assert "failed: " in capsys.readouterr().out
+    ((_, event),) = read_drills(open_store("store"), job_id=JOB)
+    assert event.outcome == "failed"
+    assert "it was changed" in event.detail
+
+
+@pytest.mark.parametrize("suffix", [".distcp", ".metadata", "manifest.json"])
+def test_a_missing_file_fails_the_drill(target: RestoreTarget, suffix: str) -> None:
+    _file(target, suffix).unlink()
+    assert _drill() == 1
+    ((_, event),) = read_drills(open_store("store"), job_id=JOB)
+    assert (event.outcome, event.verification) == ("failed", "checksums")
+    assert "missing" in event.detail
+
+
+def test_the_rank_count_of_the_manifest_is_looked_for_in_the_checkpoint(
+    target: RestoreTarget,
+) -> None:
+    store = open_store("store")
+    manifest = read_manifest(
+        store, generation_id=target.generation_id, digest=target.manifest_digest
+    )
+    with pytest.raises(ManifestMismatchError, match="lacks ranks/00001"):
+        load_generation(store, msgspec.structs.replace(manifest, world_size=2))
+    with pytest.raises(ManifestMismatchError, match="is of step 1, not 5"):
+        load_generation(store, msgspec.structs.replace(manifest, step=5))
+
+
+def test_tensors_are_loaded_in_pieces(
+    target: RestoreTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store("store")
+    manifest = read_manifest(
+        store, generation_id=target.generation_id, digest=target.manifest_digest
+    )
+    whole = load_generation(store, manifest)
+    held: list[int] = []
+
+    def recorded(reader: Any, metadata: Any, piece: dict[str, Any]) -> None:
+        held.append(len(piece))
+        load(reader, metadata, piece)
+
+    monkeypatch.setattr(loading, "PIECE_BYTES", 1)
+    monkeypatch.setattr(loading, "load", recorded)
+    assert load_generation(store, manifest) == whole
+    assert held == [1] * (whole.tensor_count + whole.object_count)
+
+
+def test_an_object_that_needs_the_jobs_code_is_named_and_fails_nothing(
+    target: RestoreTarget, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_load = torch.load
+
+    def without_code(*given: Any, **options: Any) -> Any:
+        if options.get("weights_only") is False:
+            raise ModuleNotFoundError("No module named 'job'")
+        return real_load(*given, **options)
+
+    monkeypatch.setattr(torch, "load", without_code)
+    assert _drill() == 0
+    printed = capsys.readouterr().out
+    assert "not unpickled, for want of the job's code: " in printed
+    assert "ranks/00000" in printed
+
+
+def test_without_torch_only_checksums_are_verified_and_the_event_says_so(
+    target: RestoreTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drainfsm.cli.drill.find_spec", lambda _: None)
+    assert _drill() == 0
+    ((_, event),) = read_drills(open_store("store"), job_id=JOB)
+    assert (event.outcome, event.verification) == ("verified", "checksums")
+    assert "torch is not installed" in event.detail
+
+
+def test_checksums_only(target: RestoreTarget, capsys: Output) -> None:
+    assert _drill("--checksums-only") == 0
+    ((_, event),) = read_drills(open_store("store"), job_id=JOB)
+    assert (event.outcome, event.verification) == ("verified", "checksums")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["restore", "--job", JOB, "--store", "store", "--generation", "x"], 1, "no commit names"),
+        (["restore", "--job", JOB, "--store", "empty"], 1, "has committed nothing"),
+        (["restore", "--job", "other", "--store", "store"], 1, "belongs to job"),
+        (["restore", "--job", JOB], 2, "--store is missing"),
+        (["resotre"], 2, "invalid choice"),
+    ],
+)
+def test_what_cannot_be_drilled_is_said_and_recorded_nowhere(
+    target: RestoreTarget, argv: list[str], code: int, message: str, capsys: Output
+) -> None:
+    assert main(["drill", *argv]) == code
+    assert message in capsys.readouterr().err
+    assert read_drills(open_store("store"), job_id=JOB) == []
+
+
+def test_a_pruned_generation_is_refused_as_such(target: RestoreTarget, capsys: Output) -> None:
+    (Path("store") / generation_prefix(target.generation_id) / "pruned.json").write_text("{}")
+    _file(target, "manifest.json").unlink()
+    assert _drill() == 1
+    assert "has been pruned" in capsys.readouterr().err
+
+
+def test_the_report_tells_of_drills_when_it_is_given_the_store(
+    target: RestoreTarget, tmp_path: Path, capsys: Output
+) -> None:
+    log = tmp_path / "job.jsonl"
+    log.write_bytes(encode_lines(Scenario().history))
+    store = open_store("store")
+    for at, outcome in ((2_000, "failed"), (1_000, "verified")):
+        event = CheckpointDrilled(
+            generation_id=target.generation_id,
+            manifest_digest=target.manifest_digest,
+            step=1,
+            verification="checksums",
+            drill_ms=5,
+            outcome=outcome,
+        )
+        record_drill(store, event, job_id=JOB, now_unix_ms=at)
+    report = ["report", "--file", str(log), "--job", JOB]
+    assert main([*report, "--store", "store"]) == 0
+    printed = capsys.readouterr().out
+    assert "restores rehearsed          2, 1 failed; last 1970-01-01 00:00:02.000" in printed
+    assert main([*report, "--store", "store", "--json"]) == 0
+    drills = json.loads(capsys.readouterr().out)["jobs"][0]["drills"]
+    assert [one["drill"]["outcome"] for one in drills] == ["verified", "failed"]
+    assert main(report) == 0
+    assert "restores rehearsed" not in capsys.readouterr().out
+
+
+def test_a_drill_on_record_is_a_record_that_replay_reads(
+    target: RestoreTarget, capsys: Output
+) -> None:
+    assert _drill("--checksums-only") == 0
+    (path,) = Path("store", "drills").iterdir()
+    capsys.readouterr()
+    assert main(["replay", "--file", str(path)]) == 0
+    assert "checkpoint_drilled" in capsys.readouterr().out
