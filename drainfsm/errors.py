@@ -19,6 +19,7 @@ DrainfsmError
 │   └── FencedError           a newer epoch has claimed the job: stop, for ever
 ├── CheckpointError
 │   ├── ManifestMismatchError a generation is not what its manifest or record says
+│   │   └── FormatUnknownError it was written by a newer drainfsm
 │   ├── RestoreRefusedError   the recorded generation cannot be restored here
 │   │   └── GenerationPrunedError it was committed, and the retention policy let it go
 │   └── SaveFailedError       a rank could not write its part of a generation
@@ -136,6 +137,10 @@ class CheckpointError(DrainfsmError):
 
 class ManifestMismatchError(CheckpointError):
     """A generation is not what its manifest or its record says."""
+
+
+class FormatUnknownError(ManifestMismatchError):
+    """Manifest, slot or record of a format version that is not known here: update drainfsm."""
 
 
 class RestoreRefusedError(CheckpointError):

@@ -77,10 +77,10 @@ class Checkpoint:
         target = self._port.restore_target
         if target is None or not self._active:
             return 0
-        restore(self._port, self._store, self._exchange, self._parts, target)
-        self._last_step = target.step
+        step = restore(self._port, self._store, self._exchange, self._parts, target)
+        self._last_step = step
         self._port.declare_size(self._parts.share_bytes(self._port.world_size))
-        return target.step + 1
+        return step + 1
 
     def step_done(self, step: int) -> bool:
         """Call after every completed optimizer step, on every rank. True: leave the loop now.

@@ -2,35 +2,98 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 from drainfsm.checkpoint.port import RankPort
 from drainfsm.core.manifest import Manifest
 from drainfsm.core.orders import RestoreTarget
-from drainfsm.errors import ConfigError, RestoreRefusedError
+from drainfsm.core.requeue import RefusedGeneration
+from drainfsm.errors import (
+    CheckpointError,
+    ConfigError,
+    FormatUnknownError,
+    ManifestMismatchError,
+    RestoreRefusedError,
+)
+from drainfsm.store import CommitLog
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.generations import read_manifest, verify_generation
 
 SIZES = "sizes"
 CHECKSUMS = "checksums"
+FALLBACK = "fallback"
+ALLOW = "set reshard = true in [checkpoint]"
 
 
-def check_job(port: RankPort, target: RestoreTarget) -> None:
-    """What every rank can tell by itself, and all alike.
+def check_job(port: RankPort, target: RestoreTarget) -> bool:
+    """What every rank can tell by itself, and all alike. True: the job has another shape than the
+    one that saved, and was allowed to.
 
     Raises:
-        RestoreRefusedError: the job has another size or layout than the one that saved.
+        RestoreRefusedError: it has, and was not.
     """
-    if port.settings.verify not in (SIZES, CHECKSUMS):
-        raise ConfigError(f"verify {port.settings.verify!r}: choose {SIZES} or {CHECKSUMS}")
+    settings = port.settings
+    if settings.verify not in (SIZES, CHECKSUMS):
+        raise ConfigError(f"verify {settings.verify!r}: choose {SIZES} or {CHECKSUMS}")
+    if settings.reshard:
+        return (target.world_size, target.layout) != (port.world_size, settings.layout)
     if target.world_size != port.world_size:
         raise RestoreRefusedError(
             f"generation {target.generation_id} was saved by {target.world_size} ranks, and this "
-            f"job has {port.world_size}: start it with {target.world_size}"
+            f"job has {port.world_size}: start it with {target.world_size}, or {ALLOW}"
         )
-    if target.layout != port.settings.layout:
+    if target.layout != settings.layout:
         raise RestoreRefusedError(
             f"generation {target.generation_id} was saved with layout {target.layout}, and this "
-            f"job declares {port.settings.layout}"
+            f"job declares {settings.layout}: declare that one, or {ALLOW}"
         )
+    return False
+
+
+def earlier(port: RankPort, store: ObjectStore, refused: Sequence[RefusedGeneration]) -> str:
+    """The generation committed before those that were refused.
+
+    Raises:
+        RestoreRefusedError: there is none.
+    """
+    log = CommitLog(store, job_id=port.job_id)
+    commit = next(log.before(refused[-1].generation_id), None)
+    if commit is None:
+        reasons = "; ".join(f"{one.generation_id}: {one.reason}" for one in refused)
+        raise RestoreRefusedError(f"no committed generation can be restored: {reasons}")
+    sys.stderr.write(
+        f"drainfsm: {refused[-1].generation_id} cannot be restored ({refused[-1].reason}): "
+        f"falling back to {commit.generation_id}, step {commit.step}\n"
+    )
+    return commit.generation_id
+
+
+def committed_target(port: RankPort, store: ObjectStore, generation_id: str) -> RestoreTarget:
+    """What to restore of a generation that is in the commit log.
+
+    Raises:
+        ManifestMismatchError: its manifest is missing, or not the one that was committed.
+    """
+    found = CommitLog(store, job_id=port.job_id).find(generation_id)
+    if found is None:
+        raise RestoreRefusedError(f"no commit names generation {generation_id}")
+    commit = found[1]
+    manifest = read_manifest(store, generation_id=generation_id, digest=commit.manifest_digest)
+    return RestoreTarget(
+        generation_id=generation_id,
+        manifest_digest=commit.manifest_digest,
+        step=commit.step,
+        world_size=commit.world_size,
+        layout=manifest.layout,
+    )
+
+
+def may_fall_back(port: RankPort, error: CheckpointError) -> bool:
+    """Only damage is a reason: what is fine, and was written by a newer drainfsm or for another
+    job, is not given up for something older."""
+    damaged = isinstance(error, ManifestMismatchError) and not isinstance(error, FormatUnknownError)
+    return damaged and port.settings.on_refused == FALLBACK
 
 
 def verified_manifest(

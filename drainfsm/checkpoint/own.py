@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from drainfsm.checkpoint.gate import CHECKSUMS, check_job, verified_manifest
+from drainfsm.checkpoint.gate import (
+    CHECKSUMS,
+    FALLBACK,
+    check_job,
+    committed_target,
+    earlier,
+    may_fall_back,
+    verified_manifest,
+)
 from drainfsm.checkpoint.own_files import (
     Said,
     begin_directory,
@@ -20,10 +28,17 @@ from drainfsm.checkpoint.own_files import (
     rank_directory,
 )
 from drainfsm.checkpoint.port import RankPort
-from drainfsm.core.manifest import DCP_SAVER, Entry
+from drainfsm.core.manifest import DCP_SAVER, Entry, Manifest
 from drainfsm.core.orders import RestoreTarget, SaveOrder
+from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.state import PERIODIC, generation_id
-from drainfsm.errors import ConfigError, DrainfsmError, RestoreRefusedError, SaveFailedError
+from drainfsm.errors import (
+    ConfigError,
+    DrainfsmError,
+    ManifestMismatchError,
+    RestoreRefusedError,
+    SaveFailedError,
+)
 from drainfsm.store import PosixStore, open_store
 from drainfsm.store.checksums import new_hasher
 from drainfsm.store.generations import generation_prefix, verify_checksums
@@ -103,8 +118,7 @@ class OwnCheckpoint:
         if target is None or not self._active:
             return 0
         began = time.monotonic()
-        check_job(self._port, target)
-        self._verify(target)
+        target, refused = self._restorable(target)
         directory = self._store.root / generation_prefix(target.generation_id)
         if not self._shared:
             directory /= rank_directory(self._port.rank)
@@ -121,6 +135,9 @@ class OwnCheckpoint:
             step=target.step,
             restore_ms=round((time.monotonic() - began) * 1_000),
             verification=self._port.settings.verify,
+            refused=refused,
+            saved_world_size=target.world_size,
+            saved_layout=target.layout,
         )
         return target.step + 1
 
@@ -138,14 +155,40 @@ class OwnCheckpoint:
         """Wait for a save that is still being hashed and made durable."""
         self._wait()
 
+    def _restorable(self, target: RestoreTarget) -> tuple[RestoreTarget, list[RefusedGeneration]]:
+        """The recorded generation, or the one to fall back to. Ranks do not talk to each other
+        here: where they may fall back, each of them verifies everything, and finds the same."""
+        refused: list[RefusedGeneration] = []
+        wanted, generation = target, target.generation_id
+        while True:
+            try:
+                if refused:
+                    wanted = committed_target(self._port, self._store, generation)
+                self._verify(wanted)
+                return wanted, refused
+            except ManifestMismatchError as error:
+                if not may_fall_back(self._port, error):
+                    raise
+                refused.append(RefusedGeneration(generation_id=generation, reason=str(error)))
+                generation = earlier(self._port, self._store, refused)
+
     def _verify(self, target: RestoreTarget) -> None:
+        if check_job(self._port, target) and not self._shared:
+            raise RestoreRefusedError(
+                f"{target.generation_id} has a directory for each of its {target.world_size} "
+                "ranks, and only they can read it again: start the job with as many"
+            )
         manifest = verified_manifest(self._port, self._store, target, saver=self._saver)
         if self._port.settings.verify == CHECKSUMS:
-            entries = manifest.entries[self._port.rank :: self._port.world_size]
-            if not self._shared:
-                own = f"{rank_directory(self._port.rank)}/"
-                entries = tuple(e for e in manifest.entries if e.name.startswith(own))
-            verify_checksums(self._store, target.generation_id, entries)
+            verify_checksums(self._store, target.generation_id, self._to_verify(manifest))
+
+    def _to_verify(self, manifest: Manifest) -> Sequence[Entry]:
+        if self._port.settings.on_refused == FALLBACK:
+            return manifest.entries
+        if self._shared:
+            return manifest.entries[self._port.rank :: self._port.world_size]
+        own = f"{rank_directory(self._port.rank)}/"
+        return [entry for entry in manifest.entries if entry.name.startswith(own)]
 
     def _periodic(self, step: int) -> None:
         """Never raises: a failed save is reported, and training goes on."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.tensor import DTensor
@@ -13,6 +12,7 @@ from torch.optim import Optimizer
 
 from drainfsm.checkpoint.modules import apply_module, capture_module, check_module
 from drainfsm.checkpoint.names import parameter_names
+from drainfsm.checkpoint.objects import Saved, check_object, reshard, set_state, state_of
 from drainfsm.checkpoint.optimizers import (
     apply_optimizer,
     capture_optimizer,
@@ -20,7 +20,7 @@ from drainfsm.checkpoint.optimizers import (
 )
 from drainfsm.checkpoint.randomness import random_state, set_random_state
 from drainfsm.checkpoint.serialised import Serialised
-from drainfsm.errors import ConfigError, RestoreRefusedError
+from drainfsm.errors import RestoreRefusedError
 
 RANKS = "ranks"
 """What each rank has for itself: random state, data position, everything that is no tensor."""
@@ -49,7 +49,7 @@ class Parts:
             elif isinstance(part, Optimizer):
                 self.optimizers[name] = part
             else:
-                _check_object(name, part)
+                check_object(name, part)
                 self.objects[name] = part
 
     def capture(self, *, rank: int, step: int) -> dict[str, Any]:
@@ -62,15 +62,15 @@ class Parts:
             captured.update(capture_optimizer(name, optimizer, names))
         own = {
             "step": step,
-            "objects": {name: _state_of(part) for name, part in self.objects.items()},
+            "objects": {name: state_of(part) for name, part in self.objects.items()},
             "random": random_state(),
         }
         captured[rank_key(rank)] = Serialised(own)
         return captured
 
-    def targets(self, metadata: Metadata, *, rank: int) -> dict[str, Any]:
+    def targets(self, metadata: Metadata, saved: Saved) -> dict[str, Any]:
         """What of the checkpoint this rank wants: the tensors to fill, None for objects."""
-        wanted: dict[str, Any] = {rank_key(rank): None}
+        wanted: dict[str, Any] = {rank_key(rank): None for rank in saved.ranks_to_read}
         for name, module in self.modules.items():
             for key, value in capture_module(name, module).items():
                 wanted[key] = value if isinstance(value, Tensor) else None
@@ -79,29 +79,40 @@ class Parts:
             wanted.update(optimizer_targets(name, optimizer, names, metadata))
         return wanted
 
-    def apply(self, loaded: dict[str, Any], *, rank: int, step: int) -> None:
+    def apply(self, loaded: dict[str, Any], saved: Saved) -> tuple[str, ...]:
         """Put back what ``capture`` had captured; the random state last, so that what follows
-        draws the same numbers as if nothing had happened.
+        draws the same numbers as if nothing had happened. Returns the names of what could not be
+        put back because it belongs to ranks that are not the same ones.
 
         Raises:
             RestoreRefusedError: a part does not take its state, or is there on one side only.
         """
-        own = loaded[rank_key(rank)]
-        if own["step"] != step:
-            raise RestoreRefusedError(f"rank {rank} was saved at step {own['step']}, not {step}")
-        if own["objects"].keys() != self.objects.keys():
-            raise RestoreRefusedError(
-                f"saved with the parts {sorted(own['objects'])}, and has {sorted(self.objects)}: "
-                "give session.checkpoint(...) what it was given then"
-            )
+        of_ranks = [loaded[rank_key(rank)] for rank in saved.ranks_to_read]
+        self._check_own(of_ranks, saved)
         for name, module in self.modules.items():
             apply_module(name, module, loaded)
         names = parameter_names(self.modules)
         for name, optimizer in self.optimizers.items():
             apply_optimizer(name, optimizer, names, loaded)
+        if saved.resharded:
+            states = [own["objects"] for own in of_ranks]
+            return (*reshard(self.objects, states, saved), "random states")
         for name, part in self.objects.items():
-            _set_state(name, part, own["objects"][name])
-        set_random_state(own["random"])
+            set_state(name, part, of_ranks[0]["objects"][name])
+        set_random_state(of_ranks[0]["random"])
+        return ()
+
+    def _check_own(self, of_ranks: list[Any], saved: Saved) -> None:
+        for rank, own in zip(saved.ranks_to_read, of_ranks, strict=True):
+            if own["step"] != saved.step:
+                raise RestoreRefusedError(
+                    f"rank {rank} was saved at step {own['step']}, not {saved.step}"
+                )
+            if own["objects"].keys() != self.objects.keys():
+                raise RestoreRefusedError(
+                    f"saved with the parts {sorted(own['objects'])}, and has "
+                    f"{sorted(self.objects)}: give session.checkpoint(...) what it was given then"
+                )
 
     def share_bytes(self, world_size: int) -> int:
         """About how much this rank will write: shards whole, replicas shared out."""
@@ -132,36 +143,6 @@ def _flat(given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield f"{name}{index}", item
         elif part is not None:
             yield name, part
-
-
-def _check_object(name: str, part: Any) -> None:
-    if isinstance(part, torch.Generator):
-        return
-    for method in ("state_dict", "load_state_dict"):
-        if not callable(getattr(part, method, None)):
-            raise ConfigError(
-                f"checkpoint part {name!r} ({type(part).__name__}) has no {method}(): give "
-                "session.checkpoint(...) things that have state_dict() and load_state_dict()"
-            )
-
-
-def _state_of(part: Any) -> Any:
-    return part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
-
-
-def _set_state(name: str, part: Any, state: Any) -> None:
-    if isinstance(part, torch.Generator):
-        part.set_state(state)
-        return
-    try:
-        part.load_state_dict(state)
-    except Exception as error:
-        raise RestoreRefusedError(
-            f"{name} ({type(part).__name__}) does not take its state: {error}"
-        ) from error
-    # A data loader makes its iterator when it is first asked for it, and draws a random number
-    # then. Asked here, that happens before the random state is put back.
-    part.state_dict()
 
 
 def _share(value: object, world_size: int) -> float:

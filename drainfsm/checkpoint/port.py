@@ -7,6 +7,7 @@ from typing import Protocol
 
 from drainfsm.core.manifest import Entry
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+from drainfsm.core.requeue import RefusedGeneration
 
 
 class RankPort(Protocol):
@@ -61,6 +62,10 @@ class RankPort(Protocol):
         step: int,
         restore_ms: int,
         verification: str,
+        refused: Sequence[RefusedGeneration] = (),
+        saved_world_size: int = 0,
+        saved_layout: dict[str, int] | None = None,
+        not_restored: Sequence[str] = (),
     ) -> None: ...
 
     def save_aborted(self, generation_id: str) -> bool:

@@ -73,6 +73,7 @@ def load(reader: GenerationReader, metadata: Metadata, targets: dict[str, Any]) 
 
     Raises:
         RestoreRefusedError: the checkpoint lacks something, or has it in another size.
+        ManifestMismatchError: its bytes are no checkpoint.
     """
     planner = _Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(targets, metadata, is_coordinator=False)
@@ -81,7 +82,13 @@ def load(reader: GenerationReader, metadata: Metadata, targets: dict[str, Any]) 
         plan = planner.create_local_plan()
     except (RuntimeError, ValueError) as error:
         raise RestoreRefusedError(str(error)) from error
-    reader.read_data(reader.prepare_local_plan(plan), planner).wait()
+    try:
+        reader.read_data(reader.prepare_local_plan(plan), planner).wait()
+    except Exception as error:  # whatever damaged bytes make of torch.load
+        raise ManifestMismatchError(
+            f"{reader.checkpoint_id} cannot be read ({type(error).__name__}: {error}); "
+            'verify = "checksums" tells which file was changed'
+        ) from error
 
 
 def check_targets(targets: dict[str, Any], metadata: Metadata) -> set[str]:

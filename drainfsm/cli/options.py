@@ -91,6 +91,8 @@ CHECKPOINT: tuple[Option, ...] = tuple(
         ("every_s", "SECONDS", "periodic save after so many seconds; 0: off", "value"),
         ("checksum", "ALGORITHM", "of every file while it is written: xxh3_128, sha256", "value"),
         ("verify", "WHAT", "what a restore checks: sizes, checksums", "value"),
+        ("on_refused", "WHAT", "if the checkpoint is damaged: fail, fallback to an older", "value"),
+        ("reshard", "BOOL", "restore what another number of ranks has saved", "value"),
         ("asynchronous", "BOOL", "training goes on while a periodic save is written", "value"),
         ("layout", "KEY=N,…", "parallel layout, e.g. dp=4,tp=2", "mapping"),
         ("digests", "KEY=TEXT,…", "identity of container, dataset and config", "mapping"),

@@ -14,7 +14,7 @@ import msgspec
 from drainfsm.core.events import KINDS, Event, UnknownFact
 from drainfsm.core.manifest import FORMAT_VERSION
 from drainfsm.core.records import SCHEMA_VERSION, Record
-from drainfsm.errors import ManifestMismatchError, RecordUnreadableError
+from drainfsm.errors import FormatUnknownError, ManifestMismatchError, RecordUnreadableError
 
 T = TypeVar("T")
 
@@ -136,13 +136,15 @@ def decode_object(data: bytes, type_: type[T], *, what: str) -> T:
     """A stored object.
 
     Raises:
-        ManifestMismatchError: garbled, or of a format version not known here.
+        FormatUnknownError: of a format version not known here.
+        ManifestMismatchError: garbled.
     """
     try:
         version = msgspec.json.decode(data, type=_Version).format_version
         if version > FORMAT_VERSION:
-            raise ManifestMismatchError(
-                f"{what} has format version {version}; this drainfsm reads up to {FORMAT_VERSION}"
+            raise FormatUnknownError(
+                f"{what} has format version {version}; this drainfsm reads up to "
+                f"{FORMAT_VERSION}: update it"
             )
         return msgspec.json.decode(data, type=type_)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:

@@ -142,6 +142,10 @@ def _restored(draft: Draft, given: i.ReportRestored) -> None:
             step=given.step,
             restore_ms=given.restore_ms,
             verification=given.verification,
+            refused=given.refused,
+            saved_world_size=given.saved_world_size,
+            saved_layout=given.saved_layout,
+            not_restored=given.not_restored,
         )
     )
 

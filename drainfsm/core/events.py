@@ -14,7 +14,7 @@ import msgspec
 
 from drainfsm.core.budget import Allowances, Budget, Sample
 from drainfsm.core.notice import Notice
-from drainfsm.core.requeue import RequeueRecord
+from drainfsm.core.requeue import RefusedGeneration, RequeueRecord
 
 
 def snake_case(class_name: str) -> str:
@@ -335,6 +335,16 @@ class CheckpointRestored(Fact, frozen=True, kw_only=True):
     restore_ms: int
     verification: str
     """``sizes`` or ``checksums``."""
+
+    refused: tuple[RefusedGeneration, ...] = ()
+    """What should have been restored in place of it, and was damaged; the recorded one first."""
+
+    saved_world_size: int = 0
+    """Ranks that saved it; 0: not said."""
+
+    saved_layout: dict[str, int] = {}
+    not_restored: tuple[str, ...] = ()
+    """Parts of the ranks that had to start anew, because there were others when it was saved."""
 
 
 class CheckpointDrilled(Fact, frozen=True, kw_only=True):

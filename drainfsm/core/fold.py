@@ -236,6 +236,18 @@ def _attempt_finished(state: State, event: e.AttemptFinished, dest: Phase) -> St
     return replace(state, exit_code=event.exit_code)
 
 
+@_on(e.CheckpointRestored)
+def _checkpoint_restored(state: State, event: e.CheckpointRestored, dest: Phase) -> State:
+    """A damaged generation is nothing to leave on: what was taken in its place is."""
+    refused = {one.generation_id for one in event.refused}
+    if state.committed is None or state.committed.generation_id not in refused:
+        return state
+    taken = Committed(
+        generation_id=event.generation_id, manifest_digest=event.manifest_digest, step=event.step
+    )
+    return replace(state, committed=taken)
+
+
 @_on(e.HealthyStepReached)
 def _healthy_step_reached(state: State, event: e.HealthyStepReached, dest: Phase) -> State:
     return replace(state, healthy_step=event.step)

@@ -13,7 +13,7 @@ import msgspec
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.notice import Notice
-from drainfsm.core.requeue import RequeueRecord
+from drainfsm.core.requeue import RefusedGeneration, RequeueRecord
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +172,15 @@ class ReportRestored(Input, frozen=True, kw_only=True):
     step: int
     restore_ms: int
     verification: str
+    refused: tuple[RefusedGeneration, ...] = ()
+    """What should have been restored in place of it, and was damaged; the recorded one first."""
+
+    saved_world_size: int = 0
+    """Ranks that saved it; 0: not said."""
+
+    saved_layout: dict[str, int] = {}
+    not_restored: tuple[str, ...] = ()
+    """Parts of the ranks that had to start anew, because there were others when it was saved."""
 
 
 class ReportHealthyStep(Input, frozen=True, kw_only=True):

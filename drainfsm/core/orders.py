@@ -22,6 +22,13 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     verify: str = "sizes"
     """What a restore checks: ``sizes`` (fast gate) or ``checksums`` (reads every byte)."""
 
+    on_refused: str = "fail"
+    """When the recorded generation is damaged: ``fail``, or ``fallback`` to the committed one
+    before it."""
+
+    reshard: bool = False
+    """Restore what another number of ranks, or another layout, has saved."""
+
     asynchronous: bool = True
     """Periodic saves: training goes on while the bytes are written."""
 

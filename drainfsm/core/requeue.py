@@ -28,6 +28,13 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """Longest restore measured in this attempt; 0: not measured."""
 
 
+class RefusedGeneration(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed generation that could not be restored, because it is damaged."""
+
+    generation_id: str
+    reason: str
+
+
 class RequeueRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Written by the attempt that leaves (or, for a lost one, by the attempt that takes over)."""
 

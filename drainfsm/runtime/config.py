@@ -107,6 +107,7 @@ def _problems(config: RunConfig) -> Iterator[tuple[str, str]]:
     yield from _choice("accumulation", config.accumulation, ("finish", "discard"))
     yield from _choice("checksum", config.checkpoint.checksum, ("xxh3_128", "sha256"))
     yield from _choice("verify", config.checkpoint.verify, ("sizes", "checksums"))
+    yield from _choice("on_refused", config.checkpoint.on_refused, ("fail", "fallback"))
 
 
 def _choice(option: str, value: str, choices: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -154,8 +154,10 @@ class Coordinator:
                 self._gather.late(node, message)
             case n.NodeFirstStep(step=step):
                 self._submit(self._gather.first_step(node, step))
-            case n.NodeRestored(restore_ms=restore_ms):
-                self._effects.restore_ms = max(restore_ms, self._effects.restore_ms)
+            case n.NodeRestored():
+                known = self._effects.restored
+                if known is None or message.restore_ms >= known.restore_ms:
+                    self._effects.restored = message
                 self._submit(self._gather.restored(node, message))
             case n.NodeRanksLost(missing=missing, reason=reason):
                 self._submit(i.ReportRanksLost(missing=missing, node_lost=False, reason=reason))

@@ -58,8 +58,8 @@ class Effects:
         tasks: Tasks,
     ) -> None:
         self.saves = SaveKeeper(saves, publisher, ledger, nodes, tasks, clock)
-        self.restore_ms = 0
-        """Longest restore of this attempt."""
+        self.restored: n.NodeRestored | None = None
+        """As the slowest node reported it."""
 
         self._config = config
         self._clock = clock
@@ -261,7 +261,7 @@ class Effects:
             cause=cause,
             settings=self._config.checkpoint,
             before=self._restore,
-            restore_ms=self.restore_ms,
+            restored=self.restored,
             now_unix_ms=self._clock.now_unix_ms(),
         )
         error = ""

@@ -211,6 +211,10 @@ class LocalRanks:
                 step=slowest.step,
                 restore_ms=slowest.restore_ms,
                 verification=slowest.verification,
+                refused=slowest.refused,
+                saved_world_size=slowest.saved_world_size,
+                saved_layout=slowest.saved_layout,
+                not_restored=slowest.not_restored,
             )
         )
 

@@ -10,6 +10,7 @@ from drainfsm.core.events import snake_case
 from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+from drainfsm.core.requeue import RefusedGeneration
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=snake_case):
@@ -87,6 +88,15 @@ class Restored(Message, frozen=True, kw_only=True):
     step: int
     restore_ms: int
     verification: str
+    refused: tuple[RefusedGeneration, ...] = ()
+    """What should have been restored in place of it, and was damaged; the recorded one first."""
+
+    saved_world_size: int = 0
+    """Ranks that saved it; 0: not said."""
+
+    saved_layout: dict[str, int] = {}
+    not_restored: tuple[str, ...] = ()
+    """Parts of the ranks that had to start anew, because there were others when it was saved."""
 
 
 class FirstStep(Message, frozen=True, kw_only=True):

@@ -15,6 +15,11 @@ def narrate(event: Event) -> str | None:
             return f"the job resumes after step {restore.step} ({restore.generation_id})"
         case e.WorldFormed(world_size=world_size, save_bytes=0):
             return f"{world_size} rank(s) attached"
+        case e.CheckpointRestored(refused=(first, *_)):
+            return (
+                f"{first.generation_id} is damaged ({first.reason}): restored {event.generation_id} "
+                f"(step {event.step}) in place of it"
+            )
         case e.CheckpointFailed(step=step, reason=reason):
             return f"the periodic save of step {step} came to nothing: {reason}"
         case e.AttemptLost(epoch=epoch, reason=reason):

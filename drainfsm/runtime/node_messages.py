@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+import msgspec
+
 from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.inputs import NodePosition
 from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.runtime.messages import Message
 
 PROTOCOL_VERSION = 1
@@ -128,6 +131,15 @@ class NodeRestored(Message, frozen=True, kw_only=True):
     step: int
     restore_ms: int
     verification: str
+    refused: tuple[RefusedGeneration, ...] = ()
+    """What should have been restored in place of it, and was damaged; the recorded one first."""
+
+    saved_world_size: int = 0
+    """Ranks that saved it; 0: not said."""
+
+    saved_layout: dict[str, int] = msgspec.field(default_factory=dict)
+    not_restored: tuple[str, ...] = ()
+    """Parts of the ranks that had to start anew, because there were others when it was saved."""
 
 
 class NodeFirstStep(Message, frozen=True, kw_only=True):

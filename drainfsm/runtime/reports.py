@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from drainfsm.core.manifest import Entry
+from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.runtime import messages as m
 
 
@@ -54,6 +55,10 @@ class Reports(ABC):
         step: int,
         restore_ms: int,
         verification: str,
+        refused: Sequence[RefusedGeneration] = (),
+        saved_world_size: int = 0,
+        saved_layout: dict[str, int] | None = None,
+        not_restored: Sequence[str] = (),
     ) -> None:
         self.last_step = step
         self._send(
@@ -63,5 +68,9 @@ class Reports(ABC):
                 step=step,
                 restore_ms=restore_ms,
                 verification=verification,
+                refused=tuple(refused),
+                saved_world_size=saved_world_size,
+                saved_layout=saved_layout or {},
+                not_restored=tuple(not_restored),
             )
         )

@@ -151,6 +151,19 @@ class CommitLog:
             if isinstance(slot, Commit):
                 yield number, slot
 
+    def before(self, generation_id: str) -> Iterator[Commit]:
+        """The generations that were committed before that one, newest first.
+
+        Raises:
+            CommitLogError: a slot on the way is missing or garbled.
+        """
+        met = False
+        for number in range(self.head().slot, 0, -1):
+            slot = self._read(number, keep=False)
+            if met and isinstance(slot, Commit):
+                yield slot
+            met = met or (isinstance(slot, Commit) and slot.generation_id == generation_id)
+
     def find(self, generation_id: str) -> tuple[int, Commit] | None:
         """The commit of that generation, looked for from the newest slot backwards."""
         for number in range(self.head().slot, 0, -1):

@@ -14,6 +14,7 @@ import msgspec
 
 from drainfsm.core.manifest import DCP_SAVER, Commit, Entry, Manifest, verify_reported
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.state import generation_id
 from drainfsm.errors import SaveFailedError
 from drainfsm.store.base import ObjectStore
@@ -37,6 +38,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     thread: str = ""
     saver: str = ""
+    refused: tuple[RefusedGeneration, ...] = ()
+    not_restored: tuple[str, ...] = ()
 
 
 class RecordedPort:
@@ -126,6 +129,10 @@ class RecordedPort:
         step: int,
         restore_ms: int,
         verification: str,
+        refused: Sequence[RefusedGeneration] = (),
+        saved_world_size: int = 0,
+        saved_layout: dict[str, int] | None = None,
+        not_restored: Sequence[str] = (),
     ) -> None:
         self._report(
             "restored",
@@ -133,6 +140,8 @@ class RecordedPort:
             step=step,
             took_ms=restore_ms,
             reason=verification,
+            refused=tuple(refused),
+            not_restored=tuple(not_restored),
         )
 
     def save_aborted(self, generation_id: str) -> bool:

@@ -38,6 +38,8 @@ SAMPLES = {
     "attach": ("10", "20", "30"),
     "checksum": ("sha256", "xxh3_128", "sha256"),
     "verify": ("checksums", "sizes", "checksums"),
+    "on_refused": ("fallback", "fail", "fallback"),
+    "reshard": ("true", "false", "true"),
     "asynchronous": ("false", "true", "false"),
     "layout": ("dp=1", "dp=2", "dp=3"),
     "digests": ("config=a", "config=b", "config=c"),

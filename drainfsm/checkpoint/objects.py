@@ -1,0 +1,107 @@
+"""Parts that are neither modules nor optimizers: each rank saves its own.
+
+At another number of ranks they are not the same ranks. What was alike on all of them is given to
+all; data positions and random states start anew; a part that can do better says so by a method
+``load_resharded(states, *, rank, world_size)``, which is given the states of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from drainfsm.checkpoint.serialised import Serialised
+from drainfsm.errors import ConfigError, RestoreRefusedError
+
+
+class Saved(NamedTuple):
+    """What is being restored, and where."""
+
+    step: int
+    world_size: int
+    """Ranks that saved it."""
+
+    rank: int
+    ranks: int
+    """Ranks of this job."""
+
+    resharded: bool
+    """These are not the ranks that saved it."""
+
+    @property
+    def ranks_to_read(self) -> tuple[int, ...]:
+        """Whose own part this rank reads."""
+        return tuple(range(self.world_size)) if self.resharded else (self.rank,)
+
+
+def reshard(
+    parts: dict[str, Any], states: Sequence[dict[str, Any]], saved: Saved
+) -> tuple[str, ...]:
+    """Put back what can be put back; returns the names of what starts anew.
+
+    Raises:
+        RestoreRefusedError: a part differed between the ranks, and is not one that may start anew.
+    """
+    anew = []
+    for name, part in parts.items():
+        of_ranks = [state[name] for state in states]
+        if callable(getattr(part, "load_resharded", None)):
+            _load_resharded(name, part, of_ranks, saved)
+        elif isinstance(part, torch.Generator) or hasattr(part, "__iter__"):
+            anew.append(name)
+        elif _alike(of_ranks):
+            set_state(name, part, of_ranks[0])
+        else:
+            raise RestoreRefusedError(
+                f"{name} ({type(part).__name__}) differed between the {saved.world_size} ranks "
+                f"that saved it, and there are {saved.ranks} now: start the job with "
+                f"{saved.world_size}, or give it a method load_resharded(states, *, rank, "
+                "world_size)"
+            )
+    return tuple(anew)
+
+
+def _alike(states: Sequence[Any]) -> bool:
+    first = Serialised(states[0]).data
+    return all(Serialised(state).data == first for state in states[1:])
+
+
+def _load_resharded(name: str, part: Any, states: list[Any], saved: Saved) -> None:
+    try:
+        part.load_resharded(states, rank=saved.rank, world_size=saved.ranks)
+    except Exception as error:
+        raise RestoreRefusedError(
+            f"{name} ({type(part).__name__}) cannot be resharded: {error}"
+        ) from error
+
+
+def check_object(name: str, part: Any) -> None:
+    if isinstance(part, torch.Generator):
+        return
+    for method in ("state_dict", "load_state_dict"):
+        if not callable(getattr(part, method, None)):
+            raise ConfigError(
+                f"checkpoint part {name!r} ({type(part).__name__}) has no {method}(): give "
+                "session.checkpoint(...) things that have state_dict() and load_state_dict()"
+            )
+
+
+def state_of(part: Any) -> Any:
+    return part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
+
+
+def set_state(name: str, part: Any, state: Any) -> None:
+    if isinstance(part, torch.Generator):
+        part.set_state(state)
+        return
+    try:
+        part.load_state_dict(state)
+    except Exception as error:
+        raise RestoreRefusedError(
+            f"{name} ({type(part).__name__}) does not take its state: {error}"
+        ) from error
+    # A data loader makes its iterator when it is first asked for it, and draws a random number
+    # then. Asked here, that happens before the random state is put back.
+    part.state_dict()
