@@ -1,0 +1,164 @@
+"""What must hold once a simulation is over, whatever went wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from drainfsm.core.codec import decode_object
+from drainfsm.core.requeue import RequeueRecord
+from drainfsm.testing.simulator.agent import SimulatedAgent
+from drainfsm.testing.simulator.attempt import SimulatedAttempt
+from drainfsm.testing.simulator.cluster import Cluster
+from drainfsm.testing.simulator.disk import Disk
+from drainfsm.testing.simulator.log_checks import (
+    late_decision,
+    late_end,
+    log_problems,
+    outcomes,
+    stream_problems,
+)
+from drainfsm.testing.simulator.plan import JOB
+
+EXIT_MS = 1_200
+"""After the instant at which an agent ends everything: for what it still closes, each for a
+bounded time."""
+
+OWN_MS = 4_200
+"""For a node that nobody answers: it waits, kills, and ends."""
+
+LOST_MS = 45_000
+"""From the loss of a node to the end of the others: silence is noticed, ranks are killed, the
+requeue record is tried, the log is shipped, each for a bounded time."""
+
+HARMLESS = {"clock_skew", "clock_step"}
+"""Faults that nobody notices."""
+
+
+def problems(cluster: Cluster) -> list[str]:
+    """Every rule that is broken; empty: all hold."""
+    universe = cluster.universe
+    found = [*universe.wrong, *universe.store.wrong]
+    for process in universe.processes:
+        found += process.bugs
+    for attempt in cluster.attempts:
+        host = attempt.agents[0].host
+        found += host.watcher.wrong if host is not None else []
+        found += _budgets(attempt)
+        found += _losses(attempt)
+        found += _restores(attempt)
+    for disk in universe.disks:
+        for epoch in disk.files:
+            found += (f"epoch {epoch}: {wrong}" for wrong in _log(cluster, disk, epoch))
+    if not cluster.over:
+        found.append(f"I9: still running at the end: {', '.join(_running(cluster))}")
+    return found
+
+
+def _running(cluster: Cluster) -> Iterator[str]:
+    for attempt in cluster.attempts:
+        for agent in attempt.agents:
+            if not agent.process.dead:
+                yield f"agent {agent.process.name}"
+            for rank in agent.job.living() if agent.job is not None else ():
+                if not rank.out_of_reach:
+                    yield f"rank {rank.number} of attempt {attempt.number}"
+
+
+def _log(cluster: Cluster, disk: Disk, epoch: int) -> Iterator[str]:
+    universe = cluster.universe
+    records = list(disk.records(epoch))
+    stream = universe.broker.read(job_id=JOB, epoch=epoch)
+    yield from log_problems(records, epoch=epoch)
+    yield from stream_problems(records, stream, epoch=epoch)
+    attempt = cluster.attempt_of(epoch)
+    if attempt is not None and not attempt.agents[0].was_stopped:
+        yield from late_end(records)
+        if not universe.tally.journal_faults:
+            yield from late_decision(records)
+    if not universe.tally.faults.keys() - HARMLESS and not universe.plan.hopeless:
+        wrong = {"lost", "lost before", "fenced"} & set(outcomes(records, epoch=epoch))
+        if wrong:
+            yield f"{', '.join(sorted(wrong))} although nothing went wrong"
+
+
+# --- budgets ------------------------------------------------------------------------------------
+
+
+def _budgets(attempt: SimulatedAttempt) -> Iterator[str]:
+    """I9: every process is gone by the time that its agent was told, or heard itself."""
+    for agent in attempt.agents:
+        if agent.was_stopped or agent.killed or agent.process.ended_us is None:
+            continue
+        name, ended_ms = agent.process.name, agent.process.ended_us // 1_000
+        if agent.exit_by_ms is not None:
+            limit_ms = max(agent.exit_by_ms, agent.told_ms) + EXIT_MS
+            if ended_ms > limit_ms:
+                yield (
+                    f"I9: agent {name} was told at {agent.told_ms} ms to be gone by "
+                    f"{agent.exit_by_ms} ms, and ended at {ended_ms} ms"
+                )
+        for heard_ms, deadline_ms in agent.heard:
+            if ended_ms > max(deadline_ms, heard_ms + OWN_MS):
+                yield (
+                    f"I9: agent {name} heard at {heard_ms} ms of a deadline at {deadline_ms} ms, "
+                    f"and ended at {ended_ms} ms"
+                )
+        yield from _leftover(agent, ended_ms)
+
+
+def _leftover(agent: SimulatedAgent, ended_ms: int) -> Iterator[str]:
+    for rank in agent.job.ranks if agent.job is not None else ():
+        outlived = rank.alive or (rank.ended_us or 0) // 1_000 > ended_ms + 1
+        if outlived and not rank.out_of_reach:
+            yield f"I9: rank {rank.number} outlived its agent {agent.process.name}"
+
+
+def _losses(attempt: SimulatedAttempt) -> Iterator[str]:
+    """An attempt that lost a node does not go on without it."""
+    lost_us = [a.process.ended_us for a in attempt.agents if a.killed and a.call is not None]
+    began_us = min((at for at in lost_us if at is not None), default=None)
+    faults = attempt.universe.tally
+    if began_us is None or faults.journal_faults:
+        return
+    for agent in attempt.agents:
+        if agent.was_stopped or agent.killed or agent.process.ended_us is None:
+            continue
+        limit_ms = began_us // 1_000 + LOST_MS
+        if agent.exit_by_ms is not None:
+            limit_ms = max(limit_ms, agent.exit_by_ms + EXIT_MS)
+        if agent.process.ended_us // 1_000 > limit_ms:
+            yield (
+                f"I9: a node was lost at {began_us // 1_000} ms, and {agent.process.name} ended "
+                f"at {agent.process.ended_us // 1_000} ms"
+            )
+
+
+# --- restarts -----------------------------------------------------------------------------------
+
+
+def _restores(attempt: SimulatedAttempt) -> Iterator[str]:
+    """I8: exactly what the requeue record of the attempt before names, and nothing older than
+    what that one restored itself."""
+    host = attempt.agents[0].host
+    if host is None or not host.watcher.coordinator.state.started:
+        return
+    epoch = host.watcher.coordinator.state.epoch
+    restore = host.watcher.coordinator.attempt.restore
+    record = _record(attempt, epoch - 1)
+    if restore != record:
+        yield f"I8: epoch {epoch} restores {restore}, recorded is {record}"
+    before = _record(attempt, epoch - 2)
+    restarted = attempt.universe.tally.faults["ranks_restarted"]
+    if record and before and record.resume_step < before.resume_step and not restarted:
+        yield f"I8: epoch {epoch} resumes at {record.resume_step}, before {before.resume_step}"
+    first = 0 if restore is None else restore.resume_step
+    for agent in attempt.agents:
+        for rank in agent.job.ranks if agent.job is not None else ():
+            if rank.first_step not in (None, first):
+                yield f"I8: rank {rank.number} of epoch {epoch} resumed at {rank.first_step}"
+
+
+def _record(attempt: SimulatedAttempt, epoch: int) -> RequeueRecord | None:
+    name = f"requeue/{epoch:06d}.json"
+    data = attempt.universe.store.objects.get(name)
+    return None if data is None else decode_object(data, RequeueRecord, what=name)

@@ -1,0 +1,100 @@
+"""One simulation: a plan, run to its end, and what was found."""
+
+from __future__ import annotations
+
+from drainfsm.core.records import Record
+from drainfsm.testing.simulator.checks import problems
+from drainfsm.testing.simulator.cluster import Cluster
+from drainfsm.testing.simulator.disk import Disk
+from drainfsm.testing.simulator.host import new_shipper
+from drainfsm.testing.simulator.log_checks import outcomes
+from drainfsm.testing.simulator.plan import Plan
+from drainfsm.testing.simulator.seeds import plan_of
+from drainfsm.testing.simulator.tally import Tally
+from drainfsm.testing.simulator.timeline import US_PER_MS
+from drainfsm.testing.simulator.universe import Universe
+
+ATTEMPT_MS = 120_000
+"""Longest that an attempt lasts after the notice that ends it, stops and hangs included."""
+
+SHIP_MS = 60_000
+
+
+class Result:
+    """What came of a plan."""
+
+    def __init__(self, cluster: Cluster, found: list[str]) -> None:
+        self.plan = cluster.universe.plan
+        self.problems = found
+        self.tally: Tally = cluster.universe.tally
+        self.took_ms = cluster.universe.timeline.now_ms
+        self.history: list[tuple[int, list[Record]]] = [
+            (epoch, list(disk.records(epoch)))
+            for disk in cluster.universe.disks
+            for epoch in sorted(disk.files)
+        ]
+
+
+def simulate_seed(seed: int) -> Result:
+    return simulate(plan_of(seed))
+
+
+def simulate(plan: Plan) -> Result:
+    universe = Universe(plan)
+    cluster = Cluster(universe)
+    try:
+        cluster.start_attempt()
+        longest_ms = plan.world.attempts_max * (plan.world.end_ms + ATTEMPT_MS)
+        universe.timeline.run(until_us=longest_ms * US_PER_MS, over=lambda: cluster.over)
+        return finish(cluster)
+    finally:
+        universe.dispose()
+
+
+def finish(cluster: Cluster) -> Result:
+    """Everything has ended: is it as it must be?"""
+    _ship_the_rest(cluster)
+    result = Result(cluster, problems(cluster))
+    _count(cluster, result)
+    return result
+
+
+def _ship_the_rest(cluster: Cluster) -> None:
+    """As a later attempt would: the broker is back, and what the stream lacks is shipped."""
+    universe = cluster.universe
+    universe.broker.faults.clear()
+    for disk in universe.disks:
+        if disk.files:
+            _ship(cluster, disk)
+
+
+def _ship(cluster: Cluster, disk: Disk) -> None:
+    universe = cluster.universe
+    machine = universe.new_machine("later", disk)
+    process = universe.new_process("later", machine)
+    config = cluster.attempts[0].config(0)
+
+    async def ship() -> int:
+        shipper = new_shipper(universe, disk, config, on_error=lambda text: None)
+        await shipper.start()
+        shipped = await shipper.flush(timeout_ms=SHIP_MS)
+        await shipper.close(timeout_ms=1_000)
+        return 0 if shipped else 1
+
+    process.start(ship())
+    until_us = universe.timeline.now_us + 2 * SHIP_MS * US_PER_MS
+    universe.timeline.run(until_us=until_us, over=lambda: process.dead)
+
+
+def _count(cluster: Cluster, result: Result) -> None:
+    tally, universe = cluster.universe.tally, cluster.universe
+    tally.counts["simulations"] += 1
+    tally.counts["attempts"] += len(cluster.attempts)
+    tally.counts["messages"] += universe.network.message_count
+    tally.counts["store requests"] += universe.store.request_count
+    tally.counts["callbacks"] += universe.timeline.steps
+    tally.counts["virtual seconds"] += result.took_ms // 1_000
+    for epoch, records in result.history:
+        tally.counts["records"] += len(records)
+        tally.outcomes.update(outcomes(records, epoch=epoch))
+    tally.close()

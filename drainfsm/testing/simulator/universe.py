@@ -1,0 +1,64 @@
+"""What all machines of one simulation share."""
+
+from __future__ import annotations
+
+from drainfsm.testing.simulator.broker import Broker
+from drainfsm.testing.simulator.chance import Chance
+from drainfsm.testing.simulator.disk import Disk
+from drainfsm.testing.simulator.fibers import Fibers
+from drainfsm.testing.simulator.machine import Machine
+from drainfsm.testing.simulator.network import Network
+from drainfsm.testing.simulator.plan import Plan
+from drainfsm.testing.simulator.process import Process
+from drainfsm.testing.simulator.storage import StoreServer
+from drainfsm.testing.simulator.tally import Tally
+from drainfsm.testing.simulator.timeline import Timeline
+from drainfsm.testing.simulator.windows import Windows
+
+
+class Universe:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.tally = Tally()
+        self.timeline = Timeline()
+        self.chance = Chance(plan.seed)
+        self.fibers = Fibers()
+        self.network = Network(self.timeline, self.chance, self.tally)
+        self.store = StoreServer(self.timeline, self.chance, self.tally)
+        self.broker = Broker(self.timeline, self.chance, self.tally)
+        self.broker.leaks = plan.world.broker_leaks
+        self.cordon_faults = Windows(self.timeline)
+        self.disks: list[Disk] = []
+        self.processes: list[Process] = []
+        self.living = 0
+        """Processes."""
+
+        self.wrong: list[str] = []
+        """Rules that were found broken while it ran."""
+
+    def new_disk(self) -> Disk:
+        disk = Disk(self.timeline, self.fibers, self.chance, self.tally)
+        self.disks.append(disk)
+        return disk
+
+    def new_machine(self, name: str, disk: Disk, *, skew_ms: int = 0) -> Machine:
+        if skew_ms:
+            self.tally.hit("clock_skew")
+        return Machine(name, self.timeline, disk, skew_ms=skew_ms)
+
+    def new_process(self, name: str, machine: Machine) -> Process:
+        process = Process(name, machine, self.timeline, self.network, self.fibers)
+        process.on_count = self.process_ended
+        self.processes.append(process)
+        self.living += 1
+        self.tally.counts["processes"] += 1
+        return process
+
+    def process_ended(self) -> None:
+        self.living -= 1
+
+    def dispose(self) -> None:
+        """End what never ended: threads, tasks."""
+        self.fibers.abandon()
+        for process in self.processes:
+            process.dispose()
