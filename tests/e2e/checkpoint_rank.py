@@ -1,10 +1,11 @@
-"""One rank of the jobs in test_checkpoint.py: runs the scenarios given as JSON, in order.
+"""One rank of test_checkpoint.py and test_reshard.py: runs the scenarios given as JSON, in order.
 
 python checkpoint_rank.py RANK WORLD_SIZE RENDEZVOUS_FILE SCENARIOS_JSON
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -21,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
@@ -72,6 +74,13 @@ class PlainSampler:
         self.given = state["given"]
 
 
+class ElasticSampler(PlainSampler):
+    """Gives every sample once, also when other ranks go on."""
+
+    def load_resharded(self, states: list[dict[str, int]], *, rank: int, world_size: int) -> None:
+        self.given = sum(state["given"] for state in states) // world_size
+
+
 class Job:
     """Model, optimizer, scheduler and data of one scenario, always made from the same seed."""
 
@@ -91,6 +100,8 @@ class Job:
         self.loader: Any
         if loader == "plain":
             self.loader = PlainSampler(rank, world_size, 4)
+        elif loader == "elastic":
+            self.loader = ElasticSampler(rank, world_size, 4)
         else:
             sampler = StatefulDistributedSampler(
                 Samples(), num_replicas=world_size, rank=rank, seed=3
@@ -104,6 +115,17 @@ class Job:
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         while True:
             yield from self.loader
+
+    def digest(self) -> str:
+        """Of parameters and optimizer state, whole. Collective."""
+        whole = hashlib.sha256()
+        for name, parameter in self.model.named_parameters():
+            whole.update(name.removeprefix("module.").encode())
+            entries = self.optimizer.state.get(parameter, {})
+            for value in (parameter, *(entries[key] for key in sorted(entries))):
+                tensor = value.full_tensor() if isinstance(value, DTensor) else value
+                whole.update(tensor.detach().contiguous().numpy().tobytes())
+        return whole.hexdigest()
 
     def train(self, first: int, steps: int, checkpoint: Checkpoint | None) -> list[Any]:
         """Loss, learning rate and sample ids of every step."""
@@ -152,6 +174,7 @@ def run(scenario: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
             first = checkpoint.restore()
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
+    restored = job.digest() if scenario.get("digests") else ""
     if scenario.get("limit_rank") == rank:
         resource.setrlimit(resource.RLIMIT_FSIZE, (scenario["limit_bytes"], -1))
     if scenario.get("hang_rank") == rank:
@@ -163,7 +186,8 @@ def run(scenario: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
     if checkpoint is not None:
         checkpoint.close()
-    return {"first": first, "seen": seen}
+    left = job.digest() if scenario.get("digests") else ""
+    return {"first": first, "seen": seen, "restored": restored, "left": left}
 
 
 class Hanging:
