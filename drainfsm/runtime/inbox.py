@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
+import struct
 import threading
 from typing import Protocol
 
@@ -46,18 +46,19 @@ class Inbox:
             self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
+        # A time limit of the kernel's: polling first would ask for the interpreter lock twice.
+        limit = struct.pack("@ll", 0, SAMPLE_MS * 1_000)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         frames: FrameBuffer[m.ToRank] = FrameBuffer(Codec(m.ToRank))
         with self._connection:
             while True:
-                if not poll.poll(SAMPLE_MS):
-                    self._reactions.sample()
-                    continue
                 try:
                     data = self._connection.recv(READ_BYTES)
                     for order in frames.feed(data):
                         self._reactions.on_order(order)
+                except BlockingIOError:
+                    self._reactions.sample()
+                    continue
                 except (OSError, ProtocolError):
                     data = b""
                 if not data:
