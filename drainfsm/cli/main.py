@@ -17,6 +17,7 @@ EXIT_PIPE = 141
 
 COMMANDS = {
     "run": "run a training job under an agent",
+    "supervise": "keep a job running where no scheduler starts it again",
     "notify": "hand a notice to a running agent",
     "replay": "read a drain, an attempt or a whole job back from its log",
     "explain": "say why a drain ended as it did, with the arithmetic",

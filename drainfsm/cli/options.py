@@ -68,6 +68,12 @@ RUN_OPTIONS: tuple[Option, ...] = (
     Option("heartbeat", "SECONDS", "between two signs of life of an agent", field="heartbeat_s"),
     Option("silence", "SECONDS", "after which a silent agent is lost", field="silence_s"),
     Option("attach", "SECONDS", "in which every rank must attach", field="attach_s"),
+    Option(
+        "job_timeout",
+        "SECONDS",
+        "after which the attempt drains itself; 0: never",
+        field="job_timeout_s",
+    ),
 )
 
 ALLOWANCES: tuple[Option, ...] = tuple(

@@ -20,6 +20,7 @@ from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.hearing import Hearing
 from drainfsm.runtime.host import Host
 from drainfsm.runtime.job import become_subreaper
+from drainfsm.runtime.job_timeout import hear_job_timeout
 from drainfsm.runtime.link import Link, join
 from drainfsm.runtime.node import Node
 from drainfsm.runtime.notices import Notices
@@ -141,6 +142,7 @@ class Agent:
             async with node.listening():
                 self._notices.connect(link, node)
                 hearing.start(self._tasks, self._notices)
+                self._start_timeout(epoch)
                 node.start()
                 left = await node.left()
             await self._say_goodbye(hearing, left)
@@ -148,6 +150,14 @@ class Agent:
             connection.cancel()
             await node.end()
         return left.exit_code
+
+    def _start_timeout(self, epoch: int) -> None:
+        config = self._config
+        if config.job_timeout_s and config.node_rank == 0:
+            timeout = hear_job_timeout(
+                config.job_timeout_s, self._clock, epoch=epoch, hear=self.hear
+            )
+            self._tasks.start(timeout)
 
     async def _follow(self, link: Link, node: Node) -> None:
         try:

@@ -71,6 +71,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     attach_s: float = 600.0
     """How long ranks may take to attach before the attempt reports them."""
 
+    job_timeout_s: float = 0.0
+    """After so long an attempt drains itself; 0: never."""
+
     allowances: Allowances = Allowances()
     checkpoint: CheckpointSettings = CheckpointSettings()
     adapters: dict[str, dict[str, str]] = {}
@@ -140,6 +143,8 @@ def _time_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "silence", f"{config.silence_s:g} s is not more than {heard_every}: all would be lost"
     if config.attach_s <= 0:
         yield "attach", f"{config.attach_s:g} s is not more than 0 s"
+    if not 0 <= config.job_timeout_s <= GRACE_S_MAX:
+        yield "job_timeout", f"{config.job_timeout_s:g} s is not in 0 s (never) to a year"
     for name, value in msgspec.structs.asdict(config.allowances).items():
         if value < 0 or (name == "store_bytes_per_s" and value == 0):
             yield name, f"{value} is below what makes sense"

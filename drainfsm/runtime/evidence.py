@@ -14,6 +14,7 @@ from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import DrainfsmError
 from drainfsm.log.jetstream import connect
 from drainfsm.log.journal import journals, read_journal
+from drainfsm.runtime.vitals import sign_of_life
 
 STREAM_S = 2.0
 """For the stream, where this machine has no journal: a start waits no longer for it."""
@@ -35,7 +36,12 @@ def collect(state_dir: Path, *, job_id: str, before_epoch: int) -> Evidence:
     """From the journals of earlier attempts. A damaged one counts up to its damage."""
     paths = journals(state_dir, job_id)
     earlier = {epoch: read_journal(path) for epoch, path in paths.items() if epoch < before_epoch}
-    return collect_from(earlier, job_id=job_id)
+    found = collect_from(earlier, job_id=job_id)
+    sign = sign_of_life(state_dir, job=job_id)
+    if sign is None or sign.epoch != before_epoch - 1:
+        return found
+    last_seen = max(found.last_seen_unix_ms or 0, sign.touched_unix_ns // 1_000_000)
+    return msgspec.structs.replace(found, last_seen_unix_ms=last_seen)
 
 
 async def collect_from_stream(url: str, *, job_id: str, before_epoch: int) -> Evidence:

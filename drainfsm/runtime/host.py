@@ -12,7 +12,7 @@ from drainfsm.core.notice import Notice
 from drainfsm.errors import BrokerError
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.shipper import Shipper
-from drainfsm.runtime import evidence, places
+from drainfsm.runtime import evidence, places, vitals
 from drainfsm.runtime.attempt import Attempt, claim_attempt
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -80,6 +80,7 @@ class Host:
         host = cls(config, attempt, coordinator, hub, warn)
         host._write_info("")
         tasks.start(host._run())
+        tasks.start(host._live())
         tasks.start(host._connect_log())
         return host
 
@@ -89,6 +90,15 @@ class Host:
         except Exception as error:
             self.on_failed(f"the coordinator failed: {error!r}")
             raise
+
+    async def _live(self) -> None:
+        config = self._config
+        await vitals.live(
+            config.state_dir,
+            job=config.job,
+            epoch=self._attempt.epoch,
+            heartbeat_s=config.heartbeat_s,
+        )
 
     async def _connect_log(self) -> None:
         url = self._config.nats or await self._start_server()

@@ -1,0 +1,123 @@
+"""``drainfsm supervise``: starts ``drainfsm run`` again where no scheduler does."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from drainfsm.cli.options import Parser, add_options
+from drainfsm.cli.settings import Settings, default_values, load_settings
+from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.supervisor import Policy, Supervisor
+from drainfsm.runtime.vitals import ended_with, sign_of_life, silence
+
+USAGE = """supervise --job NAME [--state-dir DIR] [--silence SECONDS] [--standby]
+                          [options] -- drainfsm run …"""
+
+EPILOG = """\
+The command is started again when it exits with 75 (it drained, or was lost), when a signal ended
+it, or when its attempt has given no sign of life for --silence: then it is killed first, and the
+next attempt fences what may be left of it. Any other exit code is passed on: 0, 76 (a newer attempt
+took over), and the job's own. A signal is handed on to the command, and nothing is started after
+it: the capacity that goes is this process's too.
+
+--standby: another machine with the same --state-dir runs the job; begin only when its attempt has
+drained or fallen silent. Where it ended otherwise, exit with its code."""
+
+DEFAULTS = Policy()
+
+
+def parser() -> Parser:
+    made = Parser("supervise", "Keep a job running.", usage=USAGE, epilog=EPILOG)
+    add_options(made, ("job", "state_dir", "silence"), defaults=default_values())
+    for flag, kind, default, text in (
+        ("--restarts", _count, DEFAULTS.restarts_max, "most restarts in a row"),
+        ("--backoff", _seconds, DEFAULTS.backoff_s, "seconds before the first; it doubles"),
+        ("--backoff-max", _seconds, DEFAULTS.backoff_s_max, "longest wait before a restart"),
+        ("--settled", _seconds, DEFAULTS.settled_s, "an attempt that lives so long ends the row"),
+    ):
+        made.add_argument(
+            flag, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})"
+        )
+    made.add_argument("--standby", action="store_true", help="wait for another attempt to end")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    options, command = list(argv), []
+    if "--" in options:
+        at = options.index("--")
+        options, command = options[:at], options[at + 1 :]
+    arguments = parser().parse(options)
+    if not command:
+        raise ConfigError("supervise: no command; put it behind `--`: … -- drainfsm run …")
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    return asyncio.run(_supervise(command, arguments, settings))
+
+
+async def _supervise(
+    command: Sequence[str], arguments: argparse.Namespace, settings: Settings
+) -> int:
+    policy = _policy(arguments, settings)
+    state_dir, job = settings.state_dir, settings.job
+    look = partial(sign_of_life, state_dir, job=job)
+    if arguments.standby:
+        code = await _stand_by(state_dir, job, silence_s=policy.silence_s)
+        if code not in (None, EX_TEMPFAIL):
+            _say(f"the job ended with exit code {code}")
+            return code
+    try:
+        return await Supervisor(command, policy, look=look, say=_say).run()
+    except OSError as error:
+        raise ConfigError(f"supervise: {command[0]}: {error.strerror}") from error
+
+
+async def _stand_by(state_dir: Path, job: str, *, silence_s: float) -> int | None:
+    """How the attempt ended that ran elsewhere; None: it fell silent."""
+    look = partial(sign_of_life, state_dir, job=job)
+    silent = asyncio.ensure_future(
+        silence(look, since=look(), silence_s=silence_s, needs_sign=False)
+    )
+    while True:
+        done, _ = await asyncio.wait({silent}, timeout=silence_s / 8)
+        code = ended_with(state_dir, job=job)
+        if code is not None or done:
+            silent.cancel()
+            return code
+
+
+def _policy(arguments: argparse.Namespace, settings: Settings) -> Policy:
+    silence_s = settings.given("silence")
+    if isinstance(silence_s, float) and silence_s <= 0:
+        raise ConfigError(f"silence: {silence_s:g} s is not more than 0 s")
+    return Policy(
+        restarts_max=arguments.restarts,
+        backoff_s=arguments.backoff,
+        backoff_s_max=arguments.backoff_max,
+        settled_s=arguments.settled,
+        silence_s=silence_s if isinstance(silence_s, float) else DEFAULTS.silence_s,
+    )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is negative")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return number
+
+
+def _say(text: str) -> None:
+    print(f"drainfsm supervise: {text}", file=sys.stderr, flush=True)

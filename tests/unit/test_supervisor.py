@@ -1,0 +1,211 @@
+"""Restarts, their limit and their pauses, signals and silence, with small real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainfsm.cli.main import main
+from drainfsm.runtime.places import RunInfo, run_info_path, write_run_info
+from drainfsm.runtime.supervisor import Policy, Supervisor, wants_restart
+from drainfsm.runtime.vitals import Sign, ended_with, give_sign, sign_of_life
+
+SCRIPT = """
+import os, pathlib, signal, sys, time
+directory, *codes = sys.argv[1:]
+directory = pathlib.Path(directory)
+number = len(list(directory.glob("started-*")))
+(directory / f"started-{number}").write_text(str(os.getpid()))
+code = codes[min(number, len(codes) - 1)]
+if code == "hang":
+    signal.pause()
+if code == "drain":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    (directory / "ready").touch()
+    signal.pause()
+if int(code) < 0:
+    os.kill(os.getpid(), -int(code))
+sys.exit(int(code))
+"""
+QUICK = Policy(backoff_s=0.01, backoff_s_max=0.05, restarts_max=5, silence_s=3_600)
+
+
+class Watched:
+    def __init__(self, directory: Path, *codes: object, policy: Policy = QUICK) -> None:
+        self.directory = directory
+        self.said: list[str] = []
+        self.sign: Sign | None = None
+        self.supervisor = Supervisor(
+            [sys.executable, "-c", SCRIPT, str(directory), *map(str, codes)],
+            policy,
+            look=lambda: self.sign,
+            say=self.said.append,
+        )
+
+    def run(self) -> int:
+        return asyncio.run(asyncio.wait_for(self.supervisor.run(), 120))
+
+    @property
+    def started(self) -> int:
+        return len(list(self.directory.glob("started-*")))
+
+
+@pytest.mark.parametrize(
+    ("codes", "exit_code", "started"),
+    [
+        ((0,), 0, 1),
+        ((76,), 76, 1),
+        ((1,), 1, 1),
+        ((137,), 137, 1),
+        ((75, 75, 0), 0, 3),
+        ((-9, -15, 3), 3, 3),
+        ((75, 76), 76, 2),
+    ],
+)
+def test_75_and_a_signal_mean_again_and_all_else_is_the_end(
+    tmp_path: Path, codes: tuple[int, ...], exit_code: int, started: int
+) -> None:
+    watched = Watched(tmp_path, *codes)
+    assert watched.run() == exit_code
+    assert watched.started == started
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(75, 75), (-9, 137)])
+def test_restarts_in_a_row_have_a_limit(tmp_path: Path, code: int, exit_code: int) -> None:
+    watched = Watched(tmp_path, code)
+    assert watched.run() == exit_code
+    assert watched.started == 1 + QUICK.restarts_max
+    assert "5 restarts in a row" in watched.said[-1]
+
+
+def test_an_attempt_that_settled_ends_the_row(tmp_path: Path) -> None:
+    policy = Policy(backoff_s=0.01, backoff_s_max=0.01, restarts_max=1, settled_s=0.0)
+    watched = Watched(tmp_path, 75, 75, 75, 75, 0, policy=policy)
+    assert watched.run() == 0
+    assert watched.started == 5
+
+
+@given(
+    restart=st.integers(1, 10_000),
+    backoff_s=st.floats(0, 1e6),
+    backoff_s_max=st.floats(0, 1e6),
+)
+def test_pauses_grow_and_are_bounded(restart: int, backoff_s: float, backoff_s_max: float) -> None:
+    policy = Policy(backoff_s=backoff_s, backoff_s_max=backoff_s_max)
+    assert 0 <= policy.pause_s(restart) <= policy.pause_s(restart + 1) <= backoff_s_max
+
+
+def test_a_signal_is_handed_on_and_nothing_starts_after_it(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, "drain")
+
+    async def scenario() -> int:
+        running = asyncio.ensure_future(watched.supervisor.run())
+        while not (tmp_path / "ready").exists():
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await asyncio.wait_for(running, 60)
+
+    assert asyncio.run(scenario()) == 75
+    assert watched.started == 1
+
+
+def test_a_signal_in_a_pause_ends_it(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, 75, policy=Policy(backoff_s=3_600, backoff_s_max=3_600))
+
+    async def scenario() -> int:
+        running = asyncio.ensure_future(watched.supervisor.run())
+        while not watched.said:
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await asyncio.wait_for(running, 60)
+
+    assert asyncio.run(scenario()) == 75
+    assert watched.started == 1
+
+
+def test_one_that_falls_silent_is_killed_and_the_next_one_starts(tmp_path: Path) -> None:
+    policy = Policy(backoff_s=0.01, backoff_s_max=0.01, silence_s=0.4)
+    watched = Watched(tmp_path, "hang", 0, policy=policy)
+
+    async def scenario() -> int:
+        running = asyncio.ensure_future(watched.supervisor.run())
+        while not watched.started:
+            await asyncio.sleep(0.01)
+        watched.sign = Sign(1, 1)  # it claimed, and then nothing more
+        return await asyncio.wait_for(running, 60)
+
+    assert asyncio.run(scenario()) == 0
+    assert watched.started == 2
+    assert "no sign of life" in watched.said[0]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "started-0").read_text()), 0)
+
+
+def test_signs_keep_an_attempt_alive_and_none_at_all_is_no_silence(tmp_path: Path) -> None:
+    policy = Policy(silence_s=0.2)
+
+    async def scenario(*, signs: bool) -> None:
+        watched = Watched(tmp_path, "drain", policy=policy)
+        running = asyncio.ensure_future(watched.supervisor.run())
+        for number in range(40):
+            await asyncio.sleep(0.02)
+            watched.sign = Sign(1, number) if signs else None
+        assert not running.done()
+        while not (tmp_path / "ready").exists():
+            await asyncio.sleep(0.02)
+            watched.sign = Sign(2, watched.sign.touched_unix_ns + 1) if watched.sign else None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(running, 60) == 75
+
+    asyncio.run(scenario(signs=True))
+    (tmp_path / "ready").unlink()
+    asyncio.run(scenario(signs=False))
+
+
+@given(st.integers(-64, 255))
+def test_what_wants_a_restart(code: int) -> None:
+    assert wants_restart(code) == (code == 75 or code < 0)
+
+
+def test_only_the_attempt_that_run_json_is_of_gives_signs(tmp_path: Path) -> None:
+    assert sign_of_life(tmp_path, job="job") is None
+    assert ended_with(tmp_path, job="job") is None
+    info = RunInfo(job_id="job", epoch=2, pid=1, nats_url="", coordinator="")
+    write_run_info(tmp_path, info)
+    os.utime(run_info_path(tmp_path, "job"), ns=(5, 5))
+    assert sign_of_life(tmp_path, job="job") == Sign(2, 5)
+    give_sign(tmp_path, job="job", epoch=1)
+    assert sign_of_life(tmp_path, job="job") == Sign(2, 5)
+    give_sign(tmp_path, job="job", epoch=2)
+    assert sign_of_life(tmp_path, job="job") != Sign(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--job", "j"], "supervise: no command"),
+        (["--", "true"], "--job is missing"),
+        (["--job", "j", "--restarts", "-1", "--", "true"], "-1 is negative"),
+        (["--job", "j", "--backoff", "nan", "--", "true"], "not a number of seconds"),
+        (["--job", "j", "--silence", "0", "--", "true"], "silence"),
+        (["--job", "j", "--", "/no/such/command"], "/no/such/command: No such file"),
+    ],
+)
+def test_a_wrong_call_is_one_line(
+    argv: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRAINFSM_STATE_DIR", str(tmp_path))
+    assert main(["supervise", *argv]) == 2
+    assert message in capsys.readouterr().err
