@@ -28,6 +28,7 @@ from drainfsm.testing import crashing
 
 FOREVER_S = 1e6
 CONNECT_S = 60.0
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 TOY_PORT = "TOY_PORT"
 """Environment variable: where the ranks meet after every step, as in a collective."""
 
@@ -72,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--exit-code", type=int, default=0)
     parser.add_argument("--absent", type=int, help="this rank never attaches")
     parser.add_argument("--hang", default="", help="RANK@STEP: never ends this step")
-    parser.add_argument("--die", default="", help="RANK@STEP@CODE: exits in this step")
+    parser.add_argument("--die", default="", help="RANK@STEP@CODE: exits there, once")
     parser.add_argument("--phase", default="", help="RANK@STEP@NAME@SECONDS[@EXPECTED_SECONDS]")
     parser.add_argument("--save-fails", default="", help="text: every save fails with it")
     parser.add_argument("--save-dies", type=int, help="this rank exits while it saves")
@@ -83,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 def _misbehave(options: argparse.Namespace, session: Session[None], step: int) -> None:
     if _meant(options.hang, session.rank, step):
         time.sleep(FOREVER_S)
-    if _meant(options.die, session.rank, step):
+    if _meant(options.die, session.rank, step) and os.environ.get(RESTARTS, "0") == "0":
         os._exit(int(options.die.split("@")[2]))
     if _meant(options.phase, session.rank, step):
         name, seconds, *expected = options.phase.split("@")[2:]

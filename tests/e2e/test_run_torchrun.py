@@ -33,12 +33,11 @@ options = _parser().parse_args(sys.argv[1:])
 session = attach_session()
 saver = Saver(session, options)
 batches = iter(DataLoader(Endless(), num_workers=1))
-first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 for step in range(saver.restore(), options.steps):
     batch = next(batches)
     dist.all_reduce(batch)
     time.sleep(options.step_s)
-    if options.die and first_life and (session.rank, step) == (1, 20):
+    if options.die and (session.rank, step) == (1, 20):
         os._exit(85)
     if session.step_done(step):
         break
@@ -47,30 +46,24 @@ dist.destroy_process_group()
 """
 
 
-@pytest.fixture
-def torchrun(tmp_path: Path) -> tuple[str, ...]:
-    script = tmp_path / "training.py"
-    script.write_text(TRAINING)
+def torchrun(*script: str, restarts: int = 0) -> tuple[str, ...]:
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
-    return (
-        *launcher,
-        "--master-port",
-        str(free_port()),
-        "--max-restarts",
-        "{restarts}",
-        str(script),
-    )
+    port = str(free_port())
+    return (*launcher, "--master-port", port, "--max-restarts", str(restarts), *script)
 
 
-def with_restarts(torchrun: tuple[str, ...], count: int) -> tuple[str, ...]:
-    return tuple(part.format(restarts=count) for part in torchrun)
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "training.py"
+    path.write_text(TRAINING)
+    return str(path)
 
 
 def test_a_signal_to_every_process_of_the_group_drains_and_kills_nobody(
-    job: RunningJob, torchrun: tuple[str, ...]
+    job: RunningJob, script: str
 ) -> None:
     """As a batch system signals: the agent, torchrun, the ranks, their DataLoader workers."""
-    agent = job.start(with_restarts(torchrun, 0), grace_s=120, allowances=UNHURRIED)
+    agent = job.start(torchrun(script), grace_s=120, allowances=UNHURRIED)
     job.wait_for(e.HealthyStepReached)
     everybody = job.processes()
     assert len(everybody) >= 6, "agent, torchrun, two ranks, two loader workers"
@@ -83,20 +76,16 @@ def test_a_signal_to_every_process_of_the_group_drains_and_kills_nobody(
     assert (exited.nodes[0].exit_code, exited.nodes[0].killed_ranks) == (0, ())
 
 
-def test_the_exit_code_of_a_worker_survives_torchrun(
-    job: RunningJob, torchrun: tuple[str, ...]
-) -> None:
-    agent = job.start((*with_restarts(torchrun, 0), "--die", "1@20@85"))
+def test_the_exit_code_of_a_worker_survives_torchrun(job: RunningJob, script: str) -> None:
+    agent = job.start(torchrun(script, "--die", "1@20@85"))
     assert agent.wait() == 85
     assert job.find(e.AttemptFinished)[0].exit_code == 85
 
 
-def test_ranks_that_torchrun_starts_again_attach_again_and_drain(
-    job: RunningJob, torchrun: tuple[str, ...]
-) -> None:
-    agent = job.start(
-        (*with_restarts(torchrun, 1), "--die", "1@20@85"), grace_s=120, allowances=UNHURRIED
-    )
+def test_ranks_that_torchrun_starts_again_attach_again_and_drain(job: RunningJob) -> None:
+    """Toy ranks: gloo itself does not survive every restart."""
+    toys = ("-m", "drainfsm.testing.toy_rank", "--trace", str(job.trace), "--die", "1@20@85")
+    agent = job.start(torchrun(*toys, restarts=1), grace_s=120, allowances=UNHURRIED)
     job.wait(
         lambda: [f for f in job.find(e.WorldFormed) if f.save_bytes][1:] or None,
         what="second world",
