@@ -18,7 +18,7 @@ from drainfsm.errors import (
 )
 from drainfsm.store import CommitLog
 from drainfsm.store.base import ObjectStore
-from drainfsm.store.generations import read_manifest, verify_generation
+from drainfsm.store.generations import is_pruned, read_manifest, verify_generation
 
 SIZES = "sizes"
 CHECKSUMS = "checksums"
@@ -52,13 +52,14 @@ def check_job(port: RankPort, target: RestoreTarget) -> bool:
 
 
 def earlier(port: RankPort, store: ObjectStore, refused: Sequence[RefusedGeneration]) -> str:
-    """The generation committed before those that were refused.
+    """The generation committed before those that were refused, and not pruned since.
 
     Raises:
         RestoreRefusedError: there is none.
     """
     log = CommitLog(store, job_id=port.job_id)
-    commit = next(log.before(refused[-1].generation_id), None)
+    before = log.before(refused[-1].generation_id)
+    commit = next((c for c in before if not is_pruned(store, c.generation_id)), None)
     if commit is None:
         reasons = "; ".join(f"{one.generation_id}: {one.reason}" for one in refused)
         raise RestoreRefusedError(f"no committed generation can be restored: {reasons}")

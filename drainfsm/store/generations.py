@@ -47,7 +47,7 @@ def read_manifest(store: ObjectStore, *, generation_id: str, digest: str) -> Man
     name = generation_prefix(generation_id) + MANIFEST
     data = store.get(name)
     if data is None:
-        if store.get(generation_prefix(generation_id) + PRUNED) is not None:
+        if is_pruned(store, generation_id):
             raise GenerationPrunedError(
                 f"generation {generation_id} was committed and has been pruned by `drainfsm gc`: "
                 "choose one that it kept"
@@ -59,6 +59,11 @@ def read_manifest(store: ObjectStore, *, generation_id: str, digest: str) -> Man
     if manifest.generation_id != generation_id:
         raise ManifestMismatchError(f"{name} is of generation {manifest.generation_id}")
     return manifest
+
+
+def is_pruned(store: ObjectStore, generation_id: str) -> bool:
+    """Whether the retention policy let the generation go."""
+    return store.get(generation_prefix(generation_id) + PRUNED) is not None
 
 
 def verify_generation(store: ObjectStore, manifest: Manifest, *, checksums: bool) -> None:

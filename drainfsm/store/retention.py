@@ -73,7 +73,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def plan(holding: Holding, retention: Retention) -> tuple[Verdict, ...]:
     """A verdict for every generation that has files, oldest name first."""
     commits = {commit.generation_id: commit for commit in holding.commits}
-    kept = protected(holding)
+    kept = protected(holding, depth=retention.keep_last or 1)
     for generation_id, reason in _retained(holding, retention).items():
         if generation_id not in holding.pruned:
             kept.setdefault(generation_id, reason)
@@ -83,8 +83,12 @@ def plan(holding: Holding, retention: Retention) -> tuple[Verdict, ...]:
     )
 
 
-def protected(holding: Holding) -> dict[str, str]:
-    """Committed generations that a restart can ask for, and why; whatever the retention says."""
+def protected(holding: Holding, *, depth: int) -> dict[str, str]:
+    """Committed generations that a restart can ask for, and why.
+
+    ``depth``: how many of those at and before the recorded one. An attempt that finds it damaged
+    may fall back to the one before, and restore, and then name that one.
+    """
     commits = holding.commits
     kept = {c.generation_id: "a newer attempt's" for c in commits if c.epoch > holding.epoch}
     if commits:
@@ -92,15 +96,29 @@ def protected(holding: Holding) -> dict[str, str]:
     for epoch in range(holding.epoch, 0, -1):
         record = holding.records.get(epoch)
         if record is not None:
-            if record.generation_id is not None:
-                reason = f"named by the requeue record of epoch {epoch}"
-                kept.setdefault(record.generation_id, reason)
+            for generation_id in _up_to(holding, record.generation_id)[-depth:]:
+                reason = f"the requeue record of epoch {epoch} names it, or may fall back to it"
+                kept.setdefault(generation_id, reason)
             break
         settled = [commit for commit in commits if commit.epoch <= epoch]
         for commit in settled[-UNSETTLED_COMMITS:]:
             reason = f"attempt {epoch} may still name it: it left no requeue record yet"
             kept.setdefault(commit.generation_id, reason)
     return kept
+
+
+def _up_to(holding: Holding, named: str | None) -> list[str]:
+    """Committed generations that are whole, from the oldest to the named one: it may be newer
+    than the commits, which were read before the record."""
+    if named is None:
+        return []
+    found: list[str] = []
+    for commit in holding.commits:
+        if commit.generation_id == named:
+            break
+        if commit.generation_id not in holding.pruned:
+            found.append(commit.generation_id)
+    return [*found, named]
 
 
 def _retained(holding: Holding, retention: Retention) -> dict[str, str]:

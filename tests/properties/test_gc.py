@@ -21,6 +21,7 @@ from drainfsm.store.commits import Claimed, CommitLog
 from drainfsm.store.gc import remove, survey
 from drainfsm.store.generations import (
     generation_prefix,
+    is_pruned,
     read_manifest,
     verify_generation,
     write_manifest,
@@ -62,6 +63,8 @@ class Jobs(RuleBasedStateMachine):
         self.steps = 0
         self.removed: set[str] = set()
         self.pruned: set[str] = set()
+        self.falls_back = False
+        """Restores may find the recorded generation damaged, and take the one before."""
 
     def _one(self, random: object) -> Attempt:
         """Mostly the newest, else one of those that a newer one has taken over from."""
@@ -69,24 +72,25 @@ class Jobs(RuleBasedStateMachine):
         chosen: Attempt = random.choice([newest, newest, *self.attempts[-3:]])  # type: ignore[attr-defined]
         return chosen
 
-    @initialize()
-    def first(self) -> None:
-        self.claim(restores=True)
+    @initialize(falls_back=st.booleans())
+    def first(self, falls_back: bool) -> None:
+        self.falls_back = falls_back
+        self.claim(restores=True, damaged=False)
 
-    @rule(restores=st.booleans())
-    def claim(self, restores: bool) -> None:
+    @rule(restores=st.booleans(), damaged=st.booleans())
+    def claim(self, restores: bool, damaged: bool) -> None:
         if not self.attempts[-1:] or self.attempts[-1].restored:
             self._claim()
         if restores:
-            self.restore()
+            self.restore(damaged)
 
     def _claim(self) -> None:
         log = CommitLog(self.store, job_id=JOB, pause=lambda _: None)
         claimed = log.claim(attempt_id=f"a{len(self.attempts)}", now_unix_ms=1)
         self.attempts.append(Attempt(claimed.epoch, log, claimed))
 
-    @rule()
-    def restore(self) -> None:
+    @rule(damaged=st.booleans())
+    def restore(self, damaged: bool) -> None:
         """The newest attempt derives or consumes its record, and loads what it names."""
         attempt = self.attempts[-1]
         if attempt.restored:
@@ -95,14 +99,21 @@ class Jobs(RuleBasedStateMachine):
         attempt.restored = True
         if record is None or record.generation_id is None:
             return
-        assert record.manifest_digest is not None
-        manifest = read_manifest(
-            self.store, generation_id=record.generation_id, digest=record.manifest_digest
-        )
-        verify_generation(self.store, manifest, checksums=True)
         found = attempt.log.find(record.generation_id)
         assert found is not None
         attempt.known = found[1]
+        self._load(attempt.known)
+        before = attempt.log.before(record.generation_id)
+        commit = next((c for c in before if not is_pruned(self.store, c.generation_id)), None)
+        if self.falls_back and damaged and commit is not None:
+            attempt.known = commit
+            self._load(commit)
+
+    def _load(self, commit: Commit) -> None:
+        manifest = read_manifest(
+            self.store, generation_id=commit.generation_id, digest=commit.manifest_digest
+        )
+        verify_generation(self.store, manifest, checksums=True)
 
     @rule(random=ANY, begins=st.booleans())
     def write(self, random: object, begins: bool) -> None:
@@ -172,10 +183,10 @@ class Jobs(RuleBasedStateMachine):
         else:
             attempt.unknown_count += 1
 
-    @rule()
-    def requeue(self) -> None:
+    @rule(damaged=st.booleans())
+    def requeue(self, damaged: bool) -> None:
         self._leave(self.attempts[-1])
-        self.claim(restores=True)
+        self.claim(restores=True, damaged=damaged)
 
     @rule(random=ANY)
     def leave(self, random: object) -> None:
@@ -203,11 +214,13 @@ class Jobs(RuleBasedStateMachine):
 
     @rule()
     def collect(self) -> None:
-        self.think(1, None)
+        self.think(2 if self.falls_back else 1, None)
         self._act(len(self.plans) - 1, stops_after=10**6)
 
     @rule(keep_last=NUMBERS, keep_every=NUMBERS)
     def think(self, keep_last: int | None, keep_every: int | None) -> None:
+        if self.falls_back:
+            keep_last = max(2, keep_last or 2)  # as documented
         retention = Retention(keep_last=keep_last, keep_every=keep_every)
         holding = survey(self.store, job_id=JOB)
         verdicts = plan(holding, retention)
@@ -221,7 +234,7 @@ class Jobs(RuleBasedStateMachine):
                     assert int(verdict.generation_id[1:7]) < self.attempts[-1].epoch
         self.plans.append(verdicts)
 
-    @precondition(lambda self: self.plans)
+    @precondition(lambda self: self.plans and not self.falls_back)
     @rule(random=ANY, stops_after=st.integers(0, 5))
     def act(self, random: object, stops_after: int) -> None:
         """Any plan, however old; the clean-up may be killed between two generations."""

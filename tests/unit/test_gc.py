@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from drainfsm.checkpoint.gate import earlier
 from drainfsm.cli.main import main
 from drainfsm.core.manifest import Commit, Manifest
-from drainfsm.core.requeue import Capacity, RequeueRecord
+from drainfsm.core.requeue import Capacity, RefusedGeneration, RequeueRecord
 from drainfsm.core.state import generation_id
 from drainfsm.errors import (
     CommitLogError,
@@ -24,6 +25,7 @@ from drainfsm.store.generations import generation_prefix, read_manifest, write_m
 from drainfsm.store.posix import PosixStore
 from drainfsm.store.requeues import restore_for, write_requeue
 from drainfsm.store.retention import Retention, plan
+from drainfsm.testing.ranks import RecordedPort
 from drainfsm.testing.stores import MemoryStore
 
 Output = pytest.CaptureFixture[str]
@@ -169,6 +171,26 @@ def test_what_an_attempt_restored_stays_while_it_has_committed_nothing(store: Me
     record = restore_for(store, log, claimed, now_unix_ms=1, node_count=1)
     assert record is not None
     assert record.generation_id == commits[0].generation_id
+
+
+def test_what_a_restart_may_fall_back_to_stays_as_deep_as_keep_last(store: MemoryStore) -> None:
+    epoch = _claim(store)
+    commits = [_commit(store, epoch, step) for step in range(8)]
+    _leave(store, commits[4], epoch=epoch)
+    names = [commit.generation_id for commit in commits]
+    kept = set(names) - _removed(store, Retention(keep_last=2))
+    assert kept == {names[3], names[4], names[6], names[7]}
+
+
+def test_a_fallback_passes_over_what_was_pruned(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "store")
+    epoch = _claim(store)
+    commits = [_commit(store, epoch, step) for step in range(6)]
+    _leave(store, commits[-1], epoch=epoch)
+    _collect(store, Retention(keep_last=1, keep_every=2))  # the 2nd, the 4th and the 6th
+    port = RecordedPort(tmp_path, store_url=store.url)
+    refused = [RefusedGeneration(generation_id=commits[-1].generation_id, reason="damaged")]
+    assert earlier(port, store, refused) == commits[3].generation_id
 
 
 def test_names_that_are_not_ours_are_not_touched(store: MemoryStore) -> None:
