@@ -24,6 +24,9 @@ from drainfsm.core.events import (
 from drainfsm.runtime.places import read_run_info
 from drainfsm.runtime.vitals import sign_of_life
 from drainfsm.testing.running import MARK, WAIT_S, RunningJob
+from drainfsm.views.attempts import Ending
+from drainfsm.views.history import read_journals
+from drainfsm.views.report import report
 
 STEPS = 400
 DRAINFSM = (sys.executable, "-m", "drainfsm")
@@ -83,6 +86,23 @@ def test_a_lost_attempt_is_followed_by_one_that_resumes(
         assert [event.exit_code for event in job.find(AttemptFinished, epoch=2)] == [0]
         assert max(job.steps(0, epoch=2)) == STEPS - 1
         job.wait_until_gone()
+        _check_report(job)
+
+
+def _check_report(job: RunningJob) -> None:
+    made = report(read_journals(job.state_dir, job_id=job.job).logs)
+    first, second = made.jobs[0].attempts
+    assert (first.ending, second.ending) == (Ending.LOST, Ending.FINISHED)
+    assert first.requeue_delay_ms is not None
+    assert first.checkpoint_age_ms is not None
+    assert first.checkpoint_age_ms_max == first.checkpoint_age_ms + first.requeue_delay_ms
+    totals = made.totals
+    assert (totals.missed_notice.count, totals.missed_notice.of) == (1, 1)
+    assert (totals.restart_healthy.count, totals.restart_healthy.of) == (1, 1)
+    assert totals.restore.count == 1
+    assert totals.save_durable.count == len(job.find(CheckpointCommitted, 1)) + len(
+        job.find(CheckpointCommitted, 2)
+    )
 
 
 def test_a_signal_drains_the_job_and_nothing_is_started_after_it(job: RunningJob) -> None:
