@@ -7,6 +7,7 @@ rounds is the median and the spread. Nothing absolute is ever compared with a ga
 
 from __future__ import annotations
 
+import datetime
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -131,6 +132,7 @@ class TopicResult(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     note: str
     rounds: int
+    date: str
     load_average: float
     """Of the last minute, at the end: what else the machine was doing."""
 
@@ -154,6 +156,7 @@ def measure(topic: Topic, size: Size) -> TopicResult:
         unit=topic.unit,
         note=topic.note,
         rounds=count,
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),  # noqa: TID251
         load_average=round(_load_average(), 1),
         took_s=round(time.monotonic() - began, 1),
         cases={name: spread([r[name] for r in rounds]) for name in rounds[0]},

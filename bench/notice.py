@@ -115,7 +115,7 @@ TOPIC = Topic(
     open=opened,
     ratios=(
         at_most("G11", "beside a raw reader thread (floor)", "drainfsm: an order by the agent",
-                "raw reader thread: one byte", goal=1.5, gate=2.2),
+                "raw reader thread: one byte", goal=1.5, gate=3),
         at_most("G11", "beside a signal", "drainfsm: an order by the agent", "signal"),
     ),
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
 import os
 import platform
@@ -71,7 +70,7 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 def results(topics: list[TopicResult], *, command: str) -> Results:
     return Results(
-        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),  # noqa: TID251
+        date=topics[-1].date,
         commit=_commit(),
         command=command,
         machine=machine(),
@@ -86,9 +85,22 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
+def merged(found: Results) -> Results:
+    """Topics that were not measured now, as they were measured before."""
+    if not RESULTS.exists():
+        return found
+    known = {
+        topic.name: topic
+        for topic in msgspec.json.decode(RESULTS.read_bytes(), type=Results).topics
+    }
+    known |= {topic.name: topic for topic in found.topics}
+    return msgspec.structs.replace(found, topics=list(known.values()))
+
+
 def store(found: Results) -> None:
     """The results of the last run in full, and its ratios behind those of all runs before."""
-    RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    whole = merged(found)
+    RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
     line = {
         "date": found.date,
         "commit": found.commit,
@@ -102,7 +114,7 @@ def store(found: Results) -> None:
     with HISTORY.open("ab") as file:
         file.write(msgspec.json.encode(line) + b"\n")
     head = PAGE.read_text().partition(MARK)[0]
-    PAGE.write_text(f"{head}{MARK}\n{page(found)}")
+    PAGE.write_text(f"{head}{MARK}\n{page(whole)}")
 
 
 def page(found: Results) -> str:
@@ -111,7 +123,7 @@ def page(found: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in m.versions.items())
     loads = [topic.load_average for topic in found.topics]
     introduction = (
-        f"Measured {found.date} at commit {found.commit} by `{found.command}`: {m.cores} cores of "
+        f"Last measured {found.date} at commit {found.commit} by `{found.command}`: {m.cores} cores of "
         f"{m.cpu}, {m.memory_gib:g} GiB, Linux {m.kernel}, Python {m.python}, {versions}. Load "
         f"average {min(loads)} to {max(loads)}."
     )
@@ -124,7 +136,10 @@ def page(found: Results) -> str:
 def markdown(found: TopicResult) -> str:
     lines = [f"### {found.name}: {found.title}", ""]
     lines += [found.note, ""] if found.note else []
-    lines += [f"{found.rounds} rounds, load average {found.load_average}.", ""]
+    lines += [
+        f"{found.date}, {found.rounds} rounds, load average {found.load_average}, {found.took_s:.0f} s.",
+        "",
+    ]
     lines += [f"| case | median, {found.unit} | spread |", "|---|--:|---|"]
     lines += [
         f"| {name} | {number(case.median)} | {_range(case)} |" for name, case in found.cases.items()

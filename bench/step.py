@@ -93,7 +93,7 @@ TOPIC = Topic(
         at_least("G1", "evolve, beside transitions with the same checks",
                  "transitions, same checks", "evolve", goal=12, gate=8),
         at_least("G1", "fold, beside transitions with the same checks",
-                 "transitions, same checks", "fold", goal=12, gate=7),
+                 "transitions, same checks", "fold", goal=12, gate=6),
         at_least("G1", "evolve, beside bare transitions", "transitions, bare", "evolve"),
         at_least("G1", "fold, beside bare transitions", "transitions, bare", "fold", gate=4.5),
         at_least("G1", "fold, beside python-statemachine",

@@ -176,10 +176,10 @@ TOPIC = Topic(
     ratios=(
         at_least("G4", "beside nats-py fetch(500), same fold",
                  "nats-py fetch(500), decode, fold", "drainfsm: read, decode, fold",
-                 goal=4, gate=4),
+                 goal=4, gate=3.5),
         at_least("G4", "beside nats-py ordered push, same fold",
                  "nats-py ordered push, decode, fold", "drainfsm: read, decode, fold",
-                 goal=2, gate=1.3),
+                 goal=2, gate=1),
         at_most("G4", "beside the raw socket (floor), which neither decodes nor folds",
                 "drainfsm: read, decode, fold", "raw socket, bytes counted", gate=4.5),
         at_least("G6", "one drain, beside a pull consumer",
