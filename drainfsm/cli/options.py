@@ -105,9 +105,14 @@ CHECKPOINT: tuple[Option, ...] = tuple(
     )
 )
 
-OPTIONS: tuple[Option, ...] = (*RUN_OPTIONS, *ALLOWANCES, *CHECKPOINT)
+CAPACITY: tuple[Option, ...] = (
+    Option("accelerators", "N", "of the whole job, for its replacement; 0: count", "capacity"),
+    Option("topology", "TEXT", "that a replacement must have", "capacity"),
+)
+
+OPTIONS: tuple[Option, ...] = (*RUN_OPTIONS, *ALLOWANCES, *CHECKPOINT, *CAPACITY)
 BY_KEY = {option.key: option for option in OPTIONS}
-TABLES = ("allowances", "checkpoint", "adapters")
+TABLES = ("allowances", "checkpoint", "capacity", "adapters")
 
 
 class Parser(argparse.ArgumentParser):

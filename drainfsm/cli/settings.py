@@ -16,7 +16,7 @@ import msgspec
 
 from drainfsm.cli.options import BY_KEY, OPTIONS, PREFIX, TABLES, Option, nearest
 from drainfsm.core.budget import Allowances
-from drainfsm.core.orders import CheckpointSettings
+from drainfsm.core.orders import CapacitySettings, CheckpointSettings
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.config import RANK_VARIABLES, RunConfig, check_job_name
 
@@ -38,6 +38,7 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
     "": RunConfig,
     "allowances": Allowances,
     "checkpoint": CheckpointSettings,
+    "capacity": CapacitySettings,
 }
 
 
@@ -105,13 +106,9 @@ class Settings:
         for key in ("job", "store"):
             if key not in parts[""]:
                 raise ConfigError(_missing(key))
-        return RunConfig(
-            **parts[""] | {"state_dir": self.state_dir},
-            command=tuple(command),
-            allowances=Allowances(**parts["allowances"]),
-            checkpoint=CheckpointSettings(**parts["checkpoint"]),
-            adapters=dict(self.adapters),
-        )
+        top = parts.pop("") | {"state_dir": self.state_dir, "adapters": dict(self.adapters)}
+        tables: dict[str, Any] = {name: STRUCTS[name](**part) for name, part in parts.items()}
+        return RunConfig(command=tuple(command), **top, **tables)
 
 
 def load_settings(

@@ -1,4 +1,4 @@
-"""What an agent tells its ranks about checkpoints: settings, what to restore, what to save."""
+"""Settings of checkpoints and capacity, and what an agent tells its ranks to restore and save."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     layout: dict[str, int] = {}
     digests: Digests = Digests()
+
+
+class CapacitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a replacement must have, as far as nobody can measure it."""
+
+    accelerators: int = 0
+    """Of the whole job; 0: as many as node 0 has, times the nodes."""
+
+    topology: str = ""
+    """In the words of the scheduler or the market, ``nvl72`` or ``same-rack``, say."""
 
 
 class RestoreTarget(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
     container: str = ""
     dataset: str = ""
     config: str = ""
+    """``command-sha256:<hex>``, of the command, where the job did not name its configuration."""
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +21,11 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 
     node_count: int
     accelerator_count: int = 0
+    """Of the whole job, configured or counted; 0: not known."""
+
     topology: str = ""
+    """As configured."""
+
     store_bytes_per_s: int = 0
     """Durable write bandwidth measured in this attempt; 0: not measured."""
 

@@ -19,7 +19,8 @@ from drainfsm.runtime import evidence
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.publisher import Publisher
-from drainfsm.store import CommitLog, ObjectStore, open_store
+from drainfsm.runtime.requeueing import needed
+from drainfsm.store import Claimed, CommitLog, ObjectStore, open_store
 from drainfsm.store.requeues import read_requeue, restore_for
 
 
@@ -107,28 +108,22 @@ def claim_attempt(
     epoch, before = claimed.epoch, claimed.epoch - 1
     lost = before > 0 and read_requeue(store, epoch=before) is None
     restore = restore_for(
-        store, log, claimed, now_unix_ms=clock.now_unix_ms(), node_count=config.nnodes
+        store,
+        log,
+        claimed,
+        now_unix_ms=clock.now_unix_ms(),
+        node_count=config.nnodes,
+        capacity=needed(config),
     )
     found = premises.evidence(before_epoch=epoch)
-    start = StartAttempt(
-        attempt_id=attempt_id,
-        node_count=config.nnodes,
-        allowances=config.allowances,
-        grace_ms=round(config.grace_s * 1_000),
-        store=store.url,
-        claim_slot=claimed.slot,
-        restore=restore,
-        samples=found.samples,
-        lost_epoch=before if lost else None,
-        lost_last_seen_unix_ms=found.last_seen_unix_ms if lost else None,
-    )
+    start = _start(config, claimed, found if lost else None, store.url, attempt_id)
     return Attempt(
         job_id=config.job,
         epoch=epoch,
         attempt_id=attempt_id,
         store_url=store.url,
         restore=restore,
-        start=start,
+        start=msgspec.structs.replace(start, restore=restore, samples=found.samples),
         journal=_open_journal(premises, epoch, warn),
         publisher=Publisher(
             store,
@@ -140,6 +135,27 @@ def claim_attempt(
             clock=clock,
             lock=premises.lock(),
         ),
+    )
+
+
+def _start(
+    config: RunConfig,
+    claimed: Claimed,
+    of_lost: evidence.Evidence | None,
+    store_url: str,
+    attempt_id: str,
+) -> StartAttempt:
+    """``of_lost``: what is known of the attempt before, if it was lost."""
+    return StartAttempt(
+        attempt_id=attempt_id,
+        node_count=config.nnodes,
+        allowances=config.allowances,
+        grace_ms=round(config.grace_s * 1_000),
+        store=store_url,
+        claim_slot=claimed.slot,
+        restore=None,
+        lost_epoch=claimed.epoch - 1 if of_lost else None,
+        lost_last_seen_unix_ms=of_lost.last_seen_unix_ms if of_lost else None,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from drainfsm.core.budget import Allowances
-from drainfsm.core.orders import CheckpointSettings
+from drainfsm.core.orders import CapacitySettings, CheckpointSettings
 from drainfsm.errors import ConfigError
 
 JOB_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -76,6 +76,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     allowances: Allowances = Allowances()
     checkpoint: CheckpointSettings = CheckpointSettings()
+    capacity: CapacitySettings = CapacitySettings()
     adapters: dict[str, dict[str, str]] = {}
     """By adapter: its ``AdapterContext.options``."""
 
@@ -148,6 +149,8 @@ def _time_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
     for name, value in msgspec.structs.asdict(config.allowances).items():
         if value < 0 or (name == "store_bytes_per_s" and value == 0):
             yield name, f"{value} is below what makes sense"
+    if config.capacity.accelerators < 0:
+        yield "accelerators", f"{config.capacity.accelerators} is negative; 0: count them"
     for name in ("every_steps", "every_s"):
         value = getattr(config.checkpoint, name)
         if value < 0:

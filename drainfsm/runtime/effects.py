@@ -259,7 +259,7 @@ class Effects:
         record = requeue_record(
             state,
             cause=cause,
-            settings=self._config.checkpoint,
+            config=self._config,
             before=self._restore,
             restored=self.restored,
             now_unix_ms=self._clock.now_unix_ms(),

@@ -17,8 +17,8 @@ def narrate(event: Event) -> str | None:
             return f"{world_size} rank(s) attached"
         case e.CheckpointRestored(refused=(first, *_)):
             return (
-                f"{first.generation_id} is damaged ({first.reason}): restored {event.generation_id} "
-                f"(step {event.step}) in place of it"
+                f"{first.generation_id} is damaged ({first.reason}): restored "
+                f"{event.generation_id} (step {event.step}) in place of it"
             )
         case e.CheckpointFailed(step=step, reason=reason):
             return f"the periodic save of step {step} came to nothing: {reason}"

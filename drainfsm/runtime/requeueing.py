@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import msgspec
+
 from drainfsm.core.orders import CheckpointSettings
-from drainfsm.core.requeue import Capacity, RequeueRecord
+from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
 from drainfsm.core.state import State
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.devices import accelerators
 from drainfsm.runtime.node_messages import NodeRestored
 
 
@@ -12,16 +18,14 @@ def requeue_record(
     state: State,
     *,
     cause: str,
-    settings: CheckpointSettings,
+    config: RunConfig,
     before: RequeueRecord | None,
     restored: NodeRestored | None,
     now_unix_ms: int,
 ) -> RequeueRecord:
     """``before``: what this attempt was to consume. ``restored``: what it did consume."""
     committed = state.committed
-    last = state.samples[-1] if state.samples else None
-    world_size, layout = _shape(state, settings, before, restored)
-    known = before.capacity if before is not None else None
+    world_size, layout = _shape(state, config.checkpoint, before, restored)
     return RequeueRecord(
         job_id=state.job_id,
         epoch=state.epoch,
@@ -31,15 +35,51 @@ def requeue_record(
         step=committed.step if committed else None,
         world_size=world_size,
         layout=layout,
-        digests=settings.digests,
-        capacity=Capacity(
-            node_count=state.node_count,
-            accelerator_count=known.accelerator_count if known else 0,
-            topology=known.topology if known else "",
-            store_bytes_per_s=last.save_bytes * 1_000 // max(1, last.durable_ms) if last else 0,
-            restore_ms=restored.restore_ms if restored else known.restore_ms if known else 0,
-        ),
+        digests=identity(config),
+        capacity=_measured(state, config, before, restored),
         recorded_unix_ms=now_unix_ms,
+    )
+
+
+def identity(config: RunConfig) -> Digests:
+    """As configured. Nobody else knows container and dataset; the command is hashed where the
+    job did not name its configuration."""
+    digests = config.checkpoint.digests
+    if digests.config:
+        return digests
+    command = hashlib.sha256(msgspec.json.encode(config.command)).hexdigest()
+    return msgspec.structs.replace(digests, config=f"command-sha256:{command}")
+
+
+def needed(config: RunConfig, before: RequeueRecord | None = None) -> Capacity:
+    """What can be said without having run: configured, else counted here, else as it was."""
+    known = before.capacity if before is not None else Capacity(node_count=config.nnodes)
+    wanted = config.capacity
+    counted = wanted.accelerators or accelerators() * config.nnodes
+    return msgspec.structs.replace(
+        known,
+        node_count=config.nnodes,
+        accelerator_count=counted or known.accelerator_count,
+        topology=wanted.topology or known.topology,
+    )
+
+
+def _measured(
+    state: State,
+    config: RunConfig,
+    before: RequeueRecord | None,
+    restored: NodeRestored | None,
+) -> Capacity:
+    capacity = needed(config, before)
+    last = state.samples[-1] if state.samples else None
+    return msgspec.structs.replace(
+        capacity,
+        store_bytes_per_s=(
+            last.save_bytes * 1_000 // max(1, last.durable_ms)
+            if last
+            else capacity.store_bytes_per_s
+        ),
+        restore_ms=restored.restore_ms if restored else capacity.restore_ms,
     )
 
 

@@ -55,13 +55,19 @@ def read_requeue(store: ObjectStore, *, epoch: int) -> RequeueRecord | None:
 
 
 def restore_for(
-    store: ObjectStore, log: CommitLog, claimed: Claimed, *, now_unix_ms: int, node_count: int
+    store: ObjectStore,
+    log: CommitLog,
+    claimed: Claimed,
+    *,
+    now_unix_ms: int,
+    node_count: int,
+    capacity: Capacity | None = None,
 ) -> RequeueRecord | None:
     """What the attempt that has just claimed must consume; None for a fresh job.
 
-    An attempt that left no record was lost: its record is derived from the newest commit, with
-    ``node_count`` for the capacity unless an earlier record says, and written in its place. A
-    commit after the claim cannot be: the claim fenced the lost attempt.
+    An attempt that left no record was lost: its record is derived from the newest commit, and
+    written in its place. Its capacity is what an earlier record says, else ``capacity``, else
+    ``node_count`` nodes. A commit after the claim cannot be: the claim fenced the lost attempt.
 
     Raises:
         RestoreRefusedError: the record names a generation that no commit names.
@@ -73,7 +79,11 @@ def restore_for(
     record = read_requeue(store, epoch=epoch)
     if record is None:
         record = _lost(
-            store, claimed, job_id=log.job_id, now_unix_ms=now_unix_ms, node_count=node_count
+            store,
+            claimed,
+            job_id=log.job_id,
+            now_unix_ms=now_unix_ms,
+            capacity=capacity or Capacity(node_count=node_count),
         )
         if not put_settled(store, _name(epoch), encode_object(record)):
             record = read_requeue(store, epoch=epoch) or record  # it is not dead, and was faster
@@ -82,7 +92,7 @@ def restore_for(
 
 
 def _lost(
-    store: ObjectStore, claimed: Claimed, *, job_id: str, now_unix_ms: int, node_count: int
+    store: ObjectStore, claimed: Claimed, *, job_id: str, now_unix_ms: int, capacity: Capacity
 ) -> RequeueRecord:
     epoch = claimed.epoch - 1
     before = read_requeue(store, epoch=epoch - 1) if epoch > 1 else None
@@ -102,7 +112,7 @@ def _lost(
         world_size=commit.world_size if commit else 0,
         layout=layout,
         digests=before.digests if before else Digests(),
-        capacity=before.capacity if before else Capacity(node_count=node_count),
+        capacity=before.capacity if before else capacity,
         recorded_unix_ms=now_unix_ms,
     )
 

@@ -42,6 +42,7 @@ SAMPLES = {
     "reshard": ("true", "false", "true"),
     "asynchronous": ("false", "true", "false"),
     "layout": ("dp=1", "dp=2", "dp=3"),
+    "topology": ("a", "b", "c"),
     "digests": ("config=a", "config=b", "config=c"),
 }
 
@@ -94,13 +95,17 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
 def test_every_option_reaches_its_field(load: Load) -> None:
     argv = [part for option in OPTIONS for part in (option.flag, _sample(option)[0])]
     config = load("", {}, *argv).run_config(COMMAND)
-    fields = set(RunConfig.__struct_fields__) - {"command", "allowances", "checkpoint", "adapters"}
+    tables = {"allowances", "checkpoint", "capacity", "adapters"}
+    fields = set(RunConfig.__struct_fields__) - {"command", *tables}
     assert {option.attribute for option in OPTIONS if not option.table} == fields
     assert set(config.allowances.__struct_fields__) == {
         option.key for option in OPTIONS if option.table == "allowances"
     }
     assert set(config.checkpoint.__struct_fields__) == {
         option.key for option in OPTIONS if option.table == "checkpoint"
+    }
+    assert set(config.capacity.__struct_fields__) == {
+        option.key for option in OPTIONS if option.table == "capacity"
     }
     assert (config.job, config.grace_s, config.nnodes, config.node_rank) == ("a", 1.5, 2, 1)
     assert config.source == ("aws",)
@@ -212,6 +217,8 @@ def test_a_mistake_in_the_environment_is_named(
         (("--accumulation", "drop"), ["accumulation: 'drop' is none of finish, discard"]),
         (("--checksum", "md5"), ["checksum: 'md5' is none of xxh3_128, sha256"]),
         (("--verify", "no"), ["verify: 'no' is none of sizes, checksums"]),
+        (("--on-refused", "newest"), ["on_refused: 'newest' is none of fail, fallback"]),
+        (("--accelerators", "-1"), ["accelerators: -1 is negative"]),
         (("--quiesce-ms", "-1"), ["quiesce_ms: -1"]),
         (("--store-bytes-per-s", "0"), ["store_bytes_per_s: 0"]),
         (("--every-steps", "-1"), ["every_steps: -1 is negative"]),
