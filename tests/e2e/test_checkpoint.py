@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from drainfsm.cli.main import main
+from drainfsm.core.events import CheckpointDrilled
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.store import open_store
-from drainfsm.testing.ranks import Report, commit_saved, read_reports
+from drainfsm.testing.ranks import JOB, Report, commit_saved, read_reports
 
 WORLD_SIZE = 2
 STEPS = 18
@@ -173,6 +175,26 @@ def test_a_resumed_job_is_bit_for_bit_the_uninterrupted_one(
             assert again[rank]["seen"] == whole[rank]["seen"][step + 1 :]
     ids = [sample for entry in whole[0]["seen"] for sample in entry[3]]
     assert len(ids) > len(set(ids)), "an epoch ends within the run"
+
+
+@pytest.mark.parametrize(("model", "loader"), JOBS)
+def test_a_drill_in_one_process_loads_what_two_ranks_have_saved(
+    saved: Path,
+    committed: dict[str, RestoreTarget],
+    model: str,
+    loader: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = f"{model}-{loader}"
+    monkeypatch.chdir(saved)
+    for step in (PERIODIC_AT, DRAIN_AT):
+        generation = committed[f"{name}-{step}"].generation_id
+        of = ["--store", str(saved / name / "store"), "--job", JOB, "--generation", generation]
+        assert main(["drill", "restore", *of, "--json"]) == 0
+        event = msgspec.json.decode(capsys.readouterr().out, type=CheckpointDrilled)
+        assert (event.outcome, event.verification, event.step) == ("verified", "loaded", step)
+        assert "not unpickled" not in event.detail
 
 
 def test_ddp_plain_and_fsdp2_take_each_others_checkpoints(resumed: Path) -> None:
