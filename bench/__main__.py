@@ -1,7 +1,7 @@
 """Run the benchmarks.
 
 python -m bench                 all of them: results.json and one line in history.jsonl
-python -m bench step decode     only these topics
+python -m bench step decode     only these topics; nothing is stored without --keep
 python -m bench --quick         the subset that CI runs; fails when a ratio leaves its gate
 python -m bench --list
 """
@@ -43,7 +43,7 @@ def main() -> int:
         topics = [topic for topic in topics if topic.quick]
     size = Size(quick=options.quick, rounds=options.rounds)
     found = [_run(topic, size, retry=options.quick) for topic in topics]
-    if not options.topics and not options.quick and not options.rounds:
+    if options.keep or not (options.topics or options.quick or options.rounds):
         report.store(report.results(found, command="make bench"))
     broken = [(t.name, r) for t in found for r in t.ratios if r.gate_held is False]
     for name, ratio in broken:
@@ -80,6 +80,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("topics", nargs="*", choices=[[], *TOPICS], metavar="TOPIC")
     parser.add_argument("--quick", action="store_true", help="less work, and gates that must hold")
     parser.add_argument("--rounds", type=int, default=0, help="so many rounds, and store nothing")
+    parser.add_argument("--keep", action="store_true", help="store these topics' results too")
     parser.add_argument("--list", action="store_true", help="say which topics there are")
     return parser.parse_args()
 

@@ -123,8 +123,8 @@ def page(found: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in m.versions.items())
     loads = [topic.load_average for topic in found.topics]
     introduction = (
-        f"Last measured {found.date} at commit {found.commit} by `{found.command}`: {m.cores} cores of "
-        f"{m.cpu}, {m.memory_gib:g} GiB, Linux {m.kernel}, Python {m.python}, {versions}. Load "
+        f"Last measured {found.date} at commit {found.commit} by `{found.command}`: {m.cores} "
+        f"cores of {m.cpu}, {m.memory_gib:g} GiB, Linux {m.kernel}, Python {m.python}, {versions}. Load "
         f"average {min(loads)} to {max(loads)}."
     )
     lines = [introduction, "", "## Every ratio", "", *RATIO_HEAD]
@@ -137,7 +137,8 @@ def markdown(found: TopicResult) -> str:
     lines = [f"### {found.name}: {found.title}", ""]
     lines += [found.note, ""] if found.note else []
     lines += [
-        f"{found.date}, {found.rounds} rounds, load average {found.load_average}, {found.took_s:.0f} s.",
+        f"{found.date}: {found.rounds} rounds in {found.took_s:.0f} s, load average "
+        f"{found.load_average}.",
         "",
     ]
     lines += [f"| case | median, {found.unit} | spread |", "|---|--:|---|"]

@@ -35,7 +35,7 @@ def opened(size: Size) -> Iterator[dict[str, Case]]:
             "bench.save_rank",
             world_size=WORLD_SIZE,
             directory=Path(directory),
-            mib=size.pick(192, 64),
+            mib=size.pick(256, 64),
         )
         cases: dict[str, Case] = {name: partial(ranks.ask, case) for name, case in CASES.items()}
         yield cases | {"one": lambda: 1.0}
@@ -44,7 +44,7 @@ def opened(size: Size) -> Iterator[dict[str, Case]]:
 
 TOPIC = Topic(
     name="save",
-    title="Saving 192 MiB on two ranks",
+    title="Saving 256 MiB on two ranks",
     unit="s",
     note="Wall time on the slowest rank. FSDP2 shards unless replicated. drainfsm's time goes to "
     "the commit record: files and directories synced, entries checked, manifest and slot written. "
