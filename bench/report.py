@@ -124,8 +124,8 @@ def page(found: Results) -> str:
     loads = [topic.load_average for topic in found.topics]
     introduction = (
         f"Last measured {found.date} at commit {found.commit} by `{found.command}`: {m.cores} "
-        f"cores of {m.cpu}, {m.memory_gib:g} GiB, Linux {m.kernel}, Python {m.python}, {versions}. Load "
-        f"average {min(loads)} to {max(loads)}."
+        f"cores of {m.cpu}, {m.memory_gib:g} GiB, Linux {m.kernel}, Python {m.python}, {versions}. "
+        f"Load average {min(loads)} to {max(loads)}."
     )
     lines = [introduction, "", "## Every ratio", "", *RATIO_HEAD]
     lines += [ratio_row(ratio) for topic in found.topics for ratio in topic.ratios]
@@ -136,11 +136,8 @@ def page(found: Results) -> str:
 def markdown(found: TopicResult) -> str:
     lines = [f"### {found.name}: {found.title}", ""]
     lines += [found.note, ""] if found.note else []
-    lines += [
-        f"{found.date}: {found.rounds} rounds in {found.took_s:.0f} s, load average "
-        f"{found.load_average}.",
-        "",
-    ]
+    lines.append(f"{found.date}: {found.rounds} rounds in {found.took_s:.0f} s.")
+    lines += [f"Load average {found.load_average}.", ""]
     lines += [f"| case | median, {found.unit} | spread |", "|---|--:|---|"]
     lines += [
         f"| {name} | {number(case.median)} | {_range(case)} |" for name, case in found.cases.items()
