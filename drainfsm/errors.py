@@ -10,7 +10,7 @@ DrainfsmError
 │   ├── JournalLockedError    another process writes the journal
 │   ├── RecordUnreadableError bytes in a log are no record of a schema version known here
 │   ├── StaleWriterError      somebody else appended to the subject
-│   └── BrokerError           the NATS server cannot be used: unreachable, no JetStream, wrong stream
+│   └── BrokerError           the NATS server cannot be used: away, no JetStream, wrong stream
 │       └── RecordRefusedError the stream did not take a record: it is full, or the record too large
 ├── StoreError
 │   ├── SlotTakenError        a put-if-absent found the object there already
