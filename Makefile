@@ -10,7 +10,7 @@ DEV_READY := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types bench bench-quick mutants crash-matrix slurm-packages slurm-matrix clean
+.PHONY: help demo test check lint types bench bench-quick mutants java spec spec-large generate crash-matrix slurm-packages slurm-matrix clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,7 +21,7 @@ demo: $(DEMO_READY)  ## the whole story on this machine: notice, save, leave, re
 test: $(DEV_READY)  ## every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: slurm-packages lint types test bench-quick  ## everything that CI runs, in the order of what fails fastest
+check: slurm-packages java lint types test spec bench-quick  ## everything that CI runs, in the order of what fails fastest
 
 lint: $(DEV_READY)  ## formatting, code rules, import contracts
 	$(BIN)/ruff format --check .
@@ -36,6 +36,19 @@ bench: $(DEV_READY)  ## every benchmark beside its peers (about 13 minutes); BEN
 
 bench-quick: $(DEV_READY)  ## the subset that CI runs; fails when a ratio leaves its gate (about 2 minutes)
 	$(BIN)/python -m bench --quick $(BENCH)
+
+spec: $(DEV_READY) java  ## check the models in specs/ exhaustively, then every mutation of them (about 4 minutes)
+	$(BIN)/python specs/generate.py --check
+	$(BIN)/python specs/check.py
+
+spec-large: $(DEV_READY) java  ## the models with larger bounds (an hour or more)
+	$(BIN)/python specs/check.py --large
+
+generate: $(DEV_READY)  ## write the schemas and diagrams in specs/ anew, from the code
+	$(BIN)/python specs/generate.py
+
+java:  ## install Java for the model checker (apt, as root; else the model checks are left out)
+	specs/install-java
 
 mutants: $(DEV_READY)  ## break the core on purpose, once for each fault: do the tests notice? (about 10 minutes)
 	$(BIN)/python tests/mutants/run.py

@@ -162,7 +162,7 @@ def report_published(draft: Draft, given: i.ReportPublished) -> None:
     state = draft.state
     if not _concerns_save(draft, given):
         return
-    if state.phase in SAVE_UNDER_WAY and not state.verified:
+    if not state.verified:
         raise reject(state, given, "the entries were not verified")
     commit_ms = draft.now_unix_ms - (state.durable_at_unix_ms or draft.now_unix_ms)
     sample = Sample(

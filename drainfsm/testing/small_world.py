@@ -55,6 +55,7 @@ _USABLE_LEFT_MS = (40_000, 12_000, 9_050, 6_000, 3_000)
 
 INSTANTS_UNIX_MS = (
     *(NEAR_UNIX_MS - SKEW_MS - left_ms for left_ms in _USABLE_LEFT_MS),
+    NEAR_UNIX_MS - SKEW_MS // 2,
     NEAR_UNIX_MS + 1,
     FAR_UNIX_MS - SKEW_MS - 40_000,
     FAR_UNIX_MS + 1,

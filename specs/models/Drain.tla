@@ -45,12 +45,14 @@ Latest(S) == CHOOSE d \in S : \A e \in S : d >= e
 -----------------------------------------------------------------------------
 (* Time.  Level 0: all fits.  From level 1 on a whole drain no longer      *)
 (* fits, from 2 a save, from 3 the rest of a save, from 4 the commit; at 5 *)
-(* the deadline has come.  A soft notice is due from its latest safe start.*)
+(* the deadline less the clock skew has come, at 6 the deadline itself.  A *)
+(* soft notice is due from its latest safe start on.                       *)
 
-Level(d) == Instants[clock].level[d]
+Now == Instants[clock]
+Level(d) == Now.level[d]
 Limit == [notice |-> 1, quiesced |-> 2, saving |-> 3, durable |-> 4]
 Fits(d, stage) == Level(d) < Limit[stage]
-Due(d) == d \in Instants[clock].due
+Due(d) == d \in Now.due
 
 ACTIVE == {"scheduled", "noticed", "quiescing", "quiesced", "saving", "staged", "durable",
            "published", "leaving"}
@@ -189,7 +191,7 @@ Shorten(d, m, before) ==
            ELSE shorter
   ELSE d
 
-RejectsNotice(m) == m[2] = SOFT /\ Level(m[3]) = 5
+RejectsNotice(m) == m[2] = SOFT /\ Level(m[3]) = 6
 AddsNothing(s, m) ==
   Active(s) /\ s.notices[m[1]] # Nobody /\ Merge(s.notices[m[1]], m) = s.notices[m[1]]
 
@@ -267,8 +269,8 @@ DecidePublished(s) ==
 DecideSaveFailed(s) ==
   IF s.phase \in SAVE_UNDER_WAY THEN GiveUp(Draft(s)) ELSE Draft(s)
 
-DecideRequeue(s) ==                                   \* once it was asked for
-  IF ~s.requeue /\ (s.phase \in {"published", "leaving", "exited", "lost"} \/ s.ended)
+DecideRequeue(s, unasked) ==
+  IF ~s.requeue /\ (unasked \/ s.phase \in {"published", "leaving", "exited", "lost"} \/ s.ended)
   THEN Add(Draft(s), Plain("RequeueRecorded"))
   ELSE Draft(s)
 
@@ -309,7 +311,7 @@ DecideTick(s) ==
   ELSE LET due == IF s.phase = "scheduled" /\ Due(s.deadline) THEN Add(Draft(s), Plain("DrainDue"))
                   ELSE Draft(s)
            checked == Recheck(Expire(due))
-       IN  IF Active(checked.s) /\ Level(s.deadline) = 5 /\ Fault # "waits_for_stuck_ranks"
+       IN  IF Active(checked.s) /\ Level(s.deadline) >= 5 /\ Fault # "waits_for_stuck_ranks"
            THEN Add(GiveUp(checked), Plain("Exited"))
            ELSE checked
 
@@ -321,7 +323,7 @@ Wakes(s) ==
     [] s.phase \in {"saving", "staged"} -> Level(s.deadline) >= 3
     [] s.phase \in {"quiesced", "durable"} -> Level(s.deadline) >= 4
     [] s.phase \in {"published", "leaving"} ->
-         Level(s.deadline) = 5 /\ Fault # "no_wake_while_leaving"
+         Level(s.deadline) >= 5 /\ Fault # "no_wake_while_leaving"
     [] OTHER -> FALSE
 
 -----------------------------------------------------------------------------
@@ -368,7 +370,7 @@ ReportDurable == Up /\ Input(DecideDurable(drain))
 ReportVerified(whole) == Up /\ Input(DecideVerified(drain, whole))
 ReportPublished == Up /\ Input(DecidePublished(drain))
 ReportSaveFailed == Up /\ Input(DecideSaveFailed(drain))
-ReportRequeueRecorded == Up /\ Input(DecideRequeue(drain))
+ReportRequeueRecorded == Up /\ Input(DecideRequeue(drain, FALSE))
 ReportExited == Up /\ Input(DecideExited(drain))
 ReportRanksLost(node) == Up /\ Input(DecideRanksLost(drain, node))
 ReportFenced == Up /\ Input(DecideFenced(drain))
@@ -458,7 +460,7 @@ FencedSavesNothing == [][drain'.saves > drain.saves => ~drain.fenced]_vars
 (* I9 *)
 EveryDrainEnds == Active(drain) ~> (~Active(drain) \/ coordinator = "found")
 AtTheDeadlineATickEnds ==
-  Active(drain) /\ Level(drain.deadline) = 5 =>
+  Active(drain) /\ Level(drain.deadline) >= 5 =>
     Wakes(drain) /\ DecideTick(drain).s.phase \in OVER
 (* I11 *)
 CordonBeforeHold == drain.held => drain.cordoned
@@ -484,7 +486,8 @@ ThreeNotices == TwoNotices \cup {<<"a", SOFT, Near>>}
 FiveNotices == ThreeNotices \cup {<<"a", HARD, Far>>, <<"b", SOFT, Far>>}
 At(near, far, due) == [level |-> <<near, far>>, due |-> due]
 AllInstants == <<At(0, 0, {Near}), At(1, 0, {Near}), At(2, 0, {Near}), At(3, 0, {Near}),
-                 At(4, 0, {Near}), At(5, 0, {Near}), At(5, 0, {Near, Far}), At(5, 5, {Near, Far})>>
-FewInstants == <<At(0, 0, {Near}), At(2, 0, {Near}), At(4, 0, {Near}), At(5, 0, {Near}),
-                 At(5, 0, {Near, Far}), At(5, 5, {Near, Far})>>
+                 At(4, 0, {Near}), At(5, 0, {Near}), At(6, 0, {Near}), At(6, 0, {Near, Far}),
+                 At(6, 6, {Near, Far})>>
+FewInstants == <<At(0, 0, {Near}), At(2, 0, {Near}), At(4, 0, {Near}), At(6, 0, {Near}),
+                 At(6, 0, {Near, Far}), At(6, 6, {Near, Far})>>
 =============================================================================
