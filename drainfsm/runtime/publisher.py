@@ -95,7 +95,7 @@ class Publisher:
                 created_unix_ms=now_unix_ms,
             )
             digest = write_manifest(self._store, manifest)
-            if given_up.is_set():
+            if given_up.is_set() or self._closed:
                 raise SaveFailedError(f"{written.generation_id} was given up before its commit")
             slot = self._log.publish(
                 Commit(
@@ -115,8 +115,9 @@ class Publisher:
 
     def close(self) -> None:
         """Publish nothing more: the requeue record, which comes next, names the newest commit."""
+        self._closed = True  # also for those that wait for their turn
         with self._one_at_a_time:
-            self._closed = True
+            pass  # the one under way is over
 
     def record_requeue(self, record: RequeueRecord) -> None:
         write_requeue(self._store, record)
