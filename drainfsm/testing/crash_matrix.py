@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from drainfsm.core.budget import Allowances
 from drainfsm.core.events import AttemptStarted, CheckpointCommitted, Exited
 from drainfsm.core.manifest import Commit
 from drainfsm.core.orders import CheckpointSettings
@@ -37,7 +38,11 @@ NODES = 2
 EVERY = 10
 STEPS_AFTER = 8
 STEPS_MAX = 100_000
-NOTICE_S = 25.0
+NOTICE_S = 40.0
+PATIENT = Allowances(
+    quiesce_ms=20_000, commit_ms=5_000, exit_margin_ms=3_000, clock_skew_ms=0, barrier_ms=100
+)
+"""On a busy machine too the save is decided on: these runs are about what follows."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +116,7 @@ def _drain(job: RunningJob, variables: dict[str, str]) -> None:
             command,
             node_rank=node,
             grace_s=NOTICE_S,
+            allowances=PATIENT,
             checkpoint=settings,
             variables={**variables, **ranks},
         )
