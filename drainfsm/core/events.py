@@ -328,7 +328,10 @@ class CheckpointFailed(Fact, frozen=True, kw_only=True):
     reason: str
 
 
-class CheckpointRestored(Fact, frozen=True, kw_only=True):
+class CheckpointRestored(Fact, frozen=True, kw_only=True, omit_defaults=True):
+    """Fields with a default came later: left out where they say nothing, so that records of
+    before keep their bytes."""
+
     generation_id: str
     manifest_digest: str
     step: int
