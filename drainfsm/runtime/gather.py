@@ -8,6 +8,7 @@ from drainfsm.core import inputs as i
 from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.state import Phase, State
 from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.job_code import Failure, cause_of
 
 
 class Gather:
@@ -27,7 +28,7 @@ class Gather:
         self._first_steps: dict[int, int] = {}
         self._restored: dict[int, n.NodeRestored] = {}
         self._exits: dict[int, NodeExit] = {}
-        self._failures: list[tuple[int, bool, int, int]] = []
+        self._failures: list[Failure] = []
 
     def formed(self, node: int, message: n.NodeFormed) -> i.FormWorld | None:
         """The world, once it is whole, and then each time that all nodes have given their sizes
@@ -123,8 +124,7 @@ class Gather:
             self._exits[node] = message.exit
             if (code := message.exit.exit_code) > 0:
                 at = sys.maxsize if message.failed_unix_ms is None else message.failed_unix_ms
-                # In one millisecond: 1 is what a rank ends with that was left alone by another.
-                self._failures.append((at, code == 1, len(self._failures), code))
+                self._failures.append(Failure(at, code))
         return len(self._exits) == len(self._nodes)
 
     def has_exited(self, node: int) -> bool:
@@ -133,7 +133,8 @@ class Gather:
     @property
     def first_failure(self) -> int:
         """Exit code of the node whose rank failed first, by the nodes' clocks; 0: none did."""
-        return min(self._failures)[3] if self._failures else 0
+        cause = cause_of(self._failures)
+        return 0 if cause is None else cause.exit_code
 
     def exits(self) -> tuple[NodeExit, ...]:
         """One for every node, also for those that said nothing."""

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
-
-import msgspec
 
 from drainfsm.core.budget import Allowances
 from drainfsm.core.events import Event, UnknownFact
@@ -26,13 +20,14 @@ from drainfsm.core.state import State
 from drainfsm.log.journal import journals, read_journal
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.notify import give_notice
+from drainfsm.testing.agent_process import WAIT_S as WAIT_S
+from drainfsm.testing.agent_process import Agent as Agent
+from drainfsm.testing.agent_process import free_port as free_port
+from drainfsm.testing.agent_process import pids_with as pids_with
 from drainfsm.testing.toy_rank import TOY_PORT
 
 F = TypeVar("F", bound=Event)
 R = TypeVar("R")
-
-WAIT_S = 120.0
-"""Generous: it finds what hangs, on a machine with many guests, and measures nothing."""
 
 POLL_S = 0.02
 
@@ -42,23 +37,15 @@ MARK = "TOY_JOB"
 TOY = (sys.executable, "-m", "drainfsm.testing.toy_rank")
 TOY_LAUNCHER = (sys.executable, "-m", "drainfsm.testing.toy_launcher")
 
+ROOMY = Allowances(
+    quiesce_ms=20_000, commit_ms=10_000, exit_margin_ms=10_000, clock_skew_ms=0, barrier_ms=100
+)
+"""Enough for a busy machine, where the time until something is given up is not what is tested."""
+
 QUICK = Allowances(
     quiesce_ms=1_500, commit_ms=1_000, exit_margin_ms=2_000, clock_skew_ms=0, barrier_ms=100
 )
 """Small reserves, so that a short grace is enough for a drain."""
-
-_MAIN = """
-import os, resource, sys
-from drainfsm.testing import crashing
-crashing.install("agent" + os.environ["NODE_RANK"])
-import msgspec
-from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.process import run_process
-config = msgspec.json.decode(sys.argv[1], type=RunConfig, dec_hook=lambda type_, text: type_(text))
-if limit := int(sys.argv[2]):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-run_process(config)
-"""
 
 
 class RunningJob:
@@ -85,6 +72,9 @@ class RunningJob:
         self.nats = nats
         self.token = secrets.token_hex(8)
         self.coordinator = f"127.0.0.1:{free_port()}" if nnodes > 1 else ""
+        self.allowances, self.grace_s = QUICK, 20.0
+        """What ``start`` takes if it is given none."""
+
         self.agents: list[Agent] = []
 
     def start(
@@ -92,8 +82,8 @@ class RunningJob:
         command: Sequence[str],
         *,
         node_rank: int = 0,
-        grace_s: float = 20.0,
-        allowances: Allowances = QUICK,
+        grace_s: float | None = None,
+        allowances: Allowances | None = None,
         checkpoint: CheckpointSettings | None = None,
         variables: dict[str, str] | None = None,
         settings: Mapping[str, object] | None = None,
@@ -111,13 +101,13 @@ class RunningJob:
             "node_rank": node_rank,
             "coordinator": self.coordinator,
             "token": self.token,
-            "grace_s": grace_s,
-            "allowances": allowances,
+            "grace_s": self.grace_s if grace_s is None else grace_s,
+            "allowances": allowances or self.allowances,
             "checkpoint": checkpoint or CheckpointSettings(),
             **(settings or {}),
         }
         marks = {"NNODES": str(self.nnodes), "NODE_RANK": str(node_rank), MARK: self.job}
-        agent = Agent(self, config, {**marks, **(variables or {})}, file_bytes_max)
+        agent = Agent(self.directory, config, {**marks, **(variables or {})}, file_bytes_max)
         self.agents.append(agent)
         return agent
 
@@ -127,7 +117,7 @@ class RunningJob:
         return command if ranks == 1 else (*TOY_LAUNCHER, str(ranks), *command)
 
     def start_toys(
-        self, *options: str, ranks: int = 2, grace_s: float = 20.0, **settings: object
+        self, *options: str, ranks: int = 2, grace_s: float | None = None, **settings: object
     ) -> None:
         """All nodes, with ranks that wait for each other after every step."""
         variables = {TOY_PORT: str(free_port())}
@@ -233,47 +223,6 @@ class RunningJob:
             agent.close()
 
 
-class Agent:
-    """One ``drainfsm run`` process."""
-
-    def __init__(
-        self,
-        job: RunningJob,
-        config: dict[str, object],
-        variables: dict[str, str],
-        file_bytes_max: int,
-    ) -> None:
-        self.job = job
-        self._log = job.directory / f"agent-{secrets.token_hex(4)}.log"
-        text = msgspec.json.encode(config).decode()
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN, text, str(file_bytes_max)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **variables},
-                start_new_session=True,
-            )
-
-    def output(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def signal(self, number: int = signal.SIGTERM) -> None:
-        self.process.send_signal(number)
-
-    def wait(self) -> int:
-        """Its exit code."""
-        try:
-            return self.process.wait(WAIT_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the agent does not end; it said:\n{self.output()}") from None
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-
-
 @contextmanager
 def running_job(
     directory: Path, *, nnodes: int = 1, nats: str = "nats://127.0.0.1:9", store: str = ""
@@ -283,23 +232,3 @@ def running_job(
         yield job
     finally:
         job.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-def pids_with(text: str) -> list[int]:
-    """Processes of this user that have the text in the environment that they were started with."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                environment = Path("/proc", name, "environ").read_bytes()
-            except OSError:
-                continue
-            if text.encode() in environment:
-                found.append(int(name))
-    return found

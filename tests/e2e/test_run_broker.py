@@ -13,7 +13,7 @@ from drainfsm.core.state import Phase
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.jetstream import connect
 from drainfsm.runtime.places import read_run_info
-from drainfsm.testing.running import RunningJob, running_job
+from drainfsm.testing.running import ROOMY, RunningJob, running_job
 
 
 def stream(url: str, job: RunningJob) -> list[Record]:
@@ -33,6 +33,7 @@ def test_a_drain_of_two_nodes_completes_with_the_server_killed_in_the_middle(
 ) -> None:
     server = EmbeddedServer.start(tmp_path / "nats")
     with running_job(tmp_path, nnodes=2, nats=server.url) as job:
+        job.allowances, job.grace_s = ROOMY, 120.0
         job.start_toys("--save-s", "0.5")
         job.wait_for(e.HealthyStepReached)
         job.agents[1].signal()
@@ -51,7 +52,7 @@ def test_a_drain_of_two_nodes_completes_with_the_server_killed_in_the_middle(
 
 def test_the_embedded_server_holds_the_log_and_ends_with_the_agent(tmp_path: Path) -> None:
     with running_job(tmp_path, nats="") as job:
-        agent = job.start(job.toy())
+        agent = job.start(job.toy(), allowances=ROOMY, grace_s=120.0)
         job.wait_for(e.HealthyStepReached)
         info = job.wait(
             lambda: (
@@ -74,7 +75,7 @@ def test_a_replacement_on_another_machine_knows_from_the_stream_how_long_saves_t
     tmp_path: Path, nats_server: EmbeddedServer
 ) -> None:
     with running_job(tmp_path / "here", nats=nats_server.url) as job:
-        agent = job.start(job.toy())
+        agent = job.start(job.toy(), allowances=ROOMY, grace_s=120.0)
         job.wait_for(e.HealthyStepReached)
         agent.signal()
         assert agent.wait() == 75

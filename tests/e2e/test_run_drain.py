@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from drainfsm.core import events as e
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import Phase
-from drainfsm.testing.running import RunningJob
+from drainfsm.testing.running import QUICK, ROOMY, RunningJob
+
+TOO_SHORT_S = 20.0
+"""For a save with these allowances."""
+
+
+@pytest.fixture
+def job(job: RunningJob) -> RunningJob:
+    job.allowances, job.grace_s = ROOMY, 120.0
+    return job
+
+
+@pytest.fixture
+def pair(pair: RunningJob) -> RunningJob:
+    pair.allowances, pair.grace_s = ROOMY, 120.0
+    return pair
 
 
 def test_one_rank_saves_leaves_and_comes_back_at_the_next_step(job: RunningJob) -> None:
@@ -49,7 +66,7 @@ def test_a_window_too_short_for_a_save_resumes_from_the_last_periodic_one(
     job: RunningJob,
 ) -> None:
     settings = CheckpointSettings(every_steps=10)
-    agent = job.start(job.toy("--every", "10"), grace_s=3.0, checkpoint=settings)
+    agent = job.start(job.toy("--every", "10"), grace_s=TOO_SHORT_S, checkpoint=settings)
     committed = job.wait_for(e.CheckpointCommitted, count=2)
     agent.signal()
     assert agent.wait() == 75
@@ -64,7 +81,7 @@ def test_a_window_too_short_for_a_save_resumes_from_the_last_periodic_one(
 
 def test_ranks_that_skip_leave_together(pair: RunningJob) -> None:
     """No rank may be left waiting for one that has gone."""
-    pair.start_toys(grace_s=3.0)
+    pair.start_toys(grace_s=TOO_SHORT_S)
     pair.wait_for(e.HealthyStepReached)
     pair.agents[0].signal()
     assert [agent.wait() for agent in pair.agents] == [75, 75]
@@ -83,10 +100,10 @@ def test_a_job_that_ends_by_itself_gives_its_own_exit_code(job: RunningJob) -> N
 
 
 def test_exit_codes_survive_a_launcher_that_flattens_them(job: RunningJob) -> None:
-    agent = job.start(job.toy("--die", "1@5@85", ranks=2))
-    job.wait_for(e.HealthyStepReached)
-    # rank 0 goes on for ever: the launcher waits for it, as torchrun would not
+    agent = job.start(job.toy("--die", "1@5@85", ranks=2), allowances=QUICK)
+    # Rank 0 goes on for ever: this launcher waits for it, as torchrun would not.
     job.wait(lambda: job.steps(0)[20:] or None, what="twenty steps of rank 0")
+    job.wait(lambda: job.steps(1)[4:] or None, what="the last steps of rank 1")
     agent.signal()
     agent.wait()
     assert job.find(e.Exited)[0].nodes[0].exit_code == 85
@@ -99,7 +116,7 @@ def test_a_command_that_does_not_exist_is_said_so(job: RunningJob) -> None:
 
 
 def test_a_job_that_never_attaches_is_killed_in_time(job: RunningJob) -> None:
-    agent = job.start(("sleep", "1000"), grace_s=8.0)
+    agent = job.start(("sleep", "1000"), grace_s=20.0, allowances=QUICK)
     job.wait(lambda: job.events() or None, what="start of the attempt")
     agent.signal()
     assert agent.wait() == 75

@@ -9,17 +9,36 @@ from pathlib import Path
 import pytest
 
 from drainfsm.core import events as e
+from drainfsm.core.budget import Allowances
 from drainfsm.core.state import Phase
 from drainfsm.errors import AgentUnreachableError, NoticeRejectedError
 from drainfsm.runtime.notify import withdraw_notice
-from drainfsm.testing.running import RunningJob
+from drainfsm.testing.running import ROOMY, RunningJob
+
+
+@pytest.fixture
+def job(job: RunningJob) -> RunningJob:
+    job.allowances, job.grace_s = ROOMY, 120.0
+    return job
+
+
+@pytest.fixture
+def pair(pair: RunningJob) -> RunningJob:
+    pair.allowances, pair.grace_s = ROOMY, 120.0
+    return pair
+
+
+NOT_LONG = Allowances(
+    quiesce_ms=6_000, commit_ms=10_000, exit_margin_ms=10_000, clock_skew_ms=0, barrier_ms=100
+)
+"""Every state is left soon, whatever keeps the drain in it, and not too soon for the test."""
 
 LASTING = {
     Phase.NOTICED: ("--absent", "1"),
     Phase.QUIESCING: ("--hang", "1@15"),
-    Phase.SAVING: ("--stage-s", "1.5"),
-    Phase.STAGED: ("--save-s", "1.5"),
-    Phase.PUBLISHED: ("--exit-s", "1"),
+    Phase.SAVING: ("--stage-s", "4"),
+    Phase.STAGED: ("--save-s", "4"),
+    Phase.PUBLISHED: ("--exit-s", "4"),
 }
 """What makes a drain stay in the state for about as long as it takes to notify it thrice."""
 
@@ -28,13 +47,13 @@ LASTING = {
 def test_more_notices_open_no_second_drain_and_only_shorten_the_first(
     job: RunningJob, phase: Phase
 ) -> None:
-    agent = job.start(job.toy(*LASTING[phase], ranks=2))
+    agent = job.start(job.toy(*LASTING[phase], ranks=2), allowances=NOT_LONG)
     job.wait(lambda: job.steps(0)[14:] or None, what="step 14")
-    job.notify(in_s=30)
+    job.notify(in_s=180)
     job.wait(lambda: job.state().phase is phase or None, what=f"phase {phase}")
-    job.notify(in_s=30)
-    job.notify(in_s=60, native_id="later")
-    job.notify(in_s=20, native_id="earlier")
+    job.notify(in_s=180)
+    job.notify(in_s=360, native_id="later")
+    job.notify(in_s=120, native_id="earlier")
     assert agent.wait() == 75
     notices = job.find(e.NoticeReceived)
     assert {notice.drain_id for notice in notices} == {f"{job.job}/1/1"}
@@ -49,9 +68,9 @@ def test_more_notices_open_no_second_drain_and_only_shorten_the_first(
 def test_a_later_deadline_under_the_same_name_is_never_adopted(job: RunningJob) -> None:
     agent = job.start(job.toy("--save-s", "1"))
     job.wait_for(e.HealthyStepReached)
-    job.notify(in_s=20)
-    job.notify(in_s=40)
-    job.notify(in_s=10)
+    job.notify(in_s=120)
+    job.notify(in_s=240)
+    job.notify(in_s=90)
     assert agent.wait() == 75
     deadlines = [notice.effective_deadline_unix_ms for notice in job.find(e.NoticeReceived)]
     assert all(after <= before for before, after in pairwise(deadlines))
@@ -66,7 +85,7 @@ def test_a_soft_notice_far_ahead_is_waited_for_and_can_be_taken_back(job: Runnin
     job.wait_for(e.DrainCancelled)
     step = job.steps(0)[-1]
     job.wait(lambda: job.steps(0)[-1] > step + 5 or None, what="more steps")
-    job.notify(in_s=20, native_id="second")
+    job.notify(in_s=120, native_id="second")
     assert agent.wait() == 75
     assert job.state().drain_id == f"{job.job}/1/2"
     assert job.find(e.ManifestPublished) != []
@@ -76,7 +95,7 @@ def test_a_soft_notice_becomes_due(job: RunningJob) -> None:
     """It starts its drain the slack before the latest safe start: at once, as near as this."""
     agent = job.start(job.toy())
     job.wait_for(e.HealthyStepReached)
-    job.notify(in_s=20, soft=True)
+    job.notify(in_s=65, soft=True)
     assert agent.wait() == 75
     assert job.find(e.ManifestPublished) != []
 
@@ -84,7 +103,7 @@ def test_a_soft_notice_becomes_due(job: RunningJob) -> None:
 def test_a_hard_notice_cannot_be_taken_back(job: RunningJob) -> None:
     agent = job.start(job.toy("--save-s", "1"))
     job.wait_for(e.HealthyStepReached)
-    job.notify(in_s=20)
+    job.notify(in_s=120)
     with pytest.raises(NoticeRejectedError, match="HARD"):
         withdraw_notice(job.state_dir, job=job.job, source="notify", native_id="first")
     assert agent.wait() == 75
@@ -114,7 +133,7 @@ def test_a_notice_for_a_job_that_does_not_run(job: RunningJob) -> None:
 def test_either_node_can_be_notified(pair: RunningJob) -> None:
     pair.start_toys()
     pair.wait_for(e.HealthyStepReached)
-    assert "noticed" in pair.notify(in_s=20, node_rank=1)
+    assert "noticed" in pair.notify(in_s=120, node_rank=1)
     assert [agent.wait() for agent in pair.agents] == [75, 75]
     assert pair.find(e.ManifestPublished) != []
 
@@ -122,7 +141,7 @@ def test_either_node_can_be_notified(pair: RunningJob) -> None:
 def test_a_long_phase_is_known_and_the_save_skipped_at_once(job: RunningJob) -> None:
     agent = job.start(job.toy("--phase", "1@15@eval@600@600", ranks=2))
     job.wait(lambda: job.steps(0)[16:] or None, what="step 16")
-    job.notify(in_s=30)
+    job.notify(in_s=120)
     skipped = job.wait_for(e.SaveSkipped)
     assert "rank 1 is in eval" in skipped.reason
     assert job.find(e.QuiesceTimedOut) == []
@@ -192,7 +211,7 @@ def test_a_source_is_heard_cordons_and_acts_last(
     agent = job.start(job.toy(), variables=adapter, settings=settings)
     started = job.wait_for(e.HealthyStepReached)
     assert started is not None
-    deadline = job.records()[-1].at_unix_ms + 20_000
+    deadline = job.records()[-1].at_unix_ms + 120_000
     (tmp_path / "new").write_text(str(deadline))
     (tmp_path / "new").rename(tmp_path / "notice-0")
     assert agent.wait() == 75

@@ -78,10 +78,10 @@ def test_the_rank_that_failed_first_tells_the_exit_code_not_the_node_that_ended_
     assert gather.first_failure == 85
 
 
-def test_in_the_same_millisecond_one_is_the_code_of_those_who_were_left_alone() -> None:
+def test_one_is_the_code_of_those_who_were_left_alone() -> None:
     gather = Gather(node_count=2)
     gather.exited(0, exited(0, 1, failed_unix_ms=1_000))
-    gather.exited(1, exited(1, 85, failed_unix_ms=1_000))
+    gather.exited(1, exited(1, 85, failed_unix_ms=1_002))
     assert gather.first_failure == 85
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drainfsm.runtime.exitcodes import exit_status, shell_code, told, watch_exit
-from drainfsm.runtime.job_code import JobCode
+from drainfsm.runtime.job_code import Failure, JobCode, cause_of
 
 TEST = """
 import asyncio, os, sys
@@ -198,6 +198,14 @@ def test_the_first_rank_that_failed_tells_why() -> None:
     code.rank_ended(1, "0", 7, now_unix_ms=8)
     assert code.of(1) == 1, "a straggler of the earlier start tells nothing"
     assert not code.all_ended(1)
+
+
+def test_one_is_the_code_of_those_who_were_left_alone_and_not_the_cause() -> None:
+    cause = cause_of([Failure(1_000, 1), Failure(1_003, 85), Failure(1_004, 1)])
+    assert cause == Failure(1_003, 85)
+    assert cause_of([Failure(1_000, 1), Failure(9_000, 137)]) == Failure(1_000, 1)
+    assert cause_of([Failure(1_001, 3), Failure(1_000, 1), Failure(1_002, 4)]) == (1_001, 3)
+    assert cause_of([]) is None
 
 
 SHIELDED = """
