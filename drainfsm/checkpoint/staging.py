@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 from drainfsm.checkpoint.randomness import cuda_in_use
 
@@ -16,6 +17,9 @@ class Staging:
     """Buffers that are allocated at the first save and used again by every later one."""
 
     def __init__(self) -> None:
+        self.shared_out: tuple[list[WriteItem], SavePlan] | None = None
+        """What this rank had at the last save, and its share of the writing."""
+
         self._buffers: dict[MetadataIndex, Tensor] = {}
         self._used: set[MetadataIndex] = set()
 
