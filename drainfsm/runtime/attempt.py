@@ -100,7 +100,7 @@ def claim_attempt(
         RestoreRefusedError: the requeue record names a generation that no commit names.
         JournalLockedError: the journal of this epoch is in use.
     """
-    attempt_id = new_attempt_id(os.environ)
+    attempt_id, saving = new_attempt_id(os.environ), config.checkpoint
     premises = Premises(config) if premises is None else premises
     store = premises.open_store()
     log = CommitLog(store, job_id=config.job, pause=premises.pause)
@@ -114,6 +114,7 @@ def claim_attempt(
         now_unix_ms=clock.now_unix_ms(),
         node_count=config.nnodes,
         capacity=needed(config),
+        damaged_layout=saving.layout if saving.on_refused == "fallback" else None,
     )
     found = premises.evidence(before_epoch=epoch)
     start = _start(config, claimed, found if lost else None, store.url, attempt_id)
@@ -131,7 +132,7 @@ def claim_attempt(
             job_id=config.job,
             epoch=epoch,
             attempt_id=attempt_id,
-            settings=config.checkpoint,
+            settings=saving,
             clock=clock,
             lock=premises.lock(),
         ),

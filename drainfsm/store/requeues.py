@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 
 from drainfsm.core.codec import decode_object, encode_object
+from drainfsm.core.manifest import Commit
 from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
 from drainfsm.errors import (
     CommitLogError,
+    FormatUnknownError,
     ManifestMismatchError,
     RestoreRefusedError,
 )
@@ -62,16 +64,20 @@ def restore_for(
     now_unix_ms: int,
     node_count: int,
     capacity: Capacity | None = None,
+    damaged_layout: dict[str, int] | None = None,
 ) -> RequeueRecord | None:
     """What the attempt that has just claimed must consume; None for a fresh job.
 
     An attempt that left no record was lost: its record is derived from the newest commit, and
     written in its place. Its capacity is what an earlier record says, else ``capacity``, else
     ``node_count`` nodes. A commit after the claim cannot be: the claim fenced the lost attempt.
+    ``damaged_layout``: stands in the record where the newest commit's manifest cannot be read, so
+    that the ranks may fall back to an older one.
 
     Raises:
         RestoreRefusedError: the record names a generation that no commit names.
-        ManifestMismatchError: the manifest of the newest commit is not what the commit says.
+        ManifestMismatchError: the manifest of the newest commit is not what the commit says, and
+            there is no ``damaged_layout``.
     """
     epoch = claimed.epoch - 1
     if epoch == 0:
@@ -84,6 +90,7 @@ def restore_for(
             job_id=log.job_id,
             now_unix_ms=now_unix_ms,
             capacity=capacity or Capacity(node_count=node_count),
+            damaged_layout=damaged_layout,
         )
         if not put_settled(store, _name(epoch), encode_object(record)):
             record = read_requeue(store, epoch=epoch) or record  # it is not dead, and was faster
@@ -92,16 +99,17 @@ def restore_for(
 
 
 def _lost(
-    store: ObjectStore, claimed: Claimed, *, job_id: str, now_unix_ms: int, capacity: Capacity
+    store: ObjectStore,
+    claimed: Claimed,
+    *,
+    job_id: str,
+    now_unix_ms: int,
+    capacity: Capacity,
+    damaged_layout: dict[str, int] | None,
 ) -> RequeueRecord:
     epoch = claimed.epoch - 1
     before = read_requeue(store, epoch=epoch - 1) if epoch > 1 else None
     commit = claimed.head.commit
-    layout: dict[str, int] = {}
-    if commit is not None:
-        layout = read_manifest(
-            store, generation_id=commit.generation_id, digest=commit.manifest_digest
-        ).layout
     return RequeueRecord(
         job_id=job_id,
         epoch=epoch,
@@ -110,11 +118,26 @@ def _lost(
         manifest_digest=commit.manifest_digest if commit else None,
         step=commit.step if commit else None,
         world_size=commit.world_size if commit else 0,
-        layout=layout,
+        layout=_layout_of(store, commit, damaged_layout) if commit else {},
         digests=before.digests if before else Digests(),
         capacity=before.capacity if before else capacity,
         recorded_unix_ms=now_unix_ms,
     )
+
+
+def _layout_of(
+    store: ObjectStore, commit: Commit, damaged_layout: dict[str, int] | None
+) -> dict[str, int]:
+    try:
+        return read_manifest(
+            store, generation_id=commit.generation_id, digest=commit.manifest_digest
+        ).layout
+    except FormatUnknownError:
+        raise
+    except ManifestMismatchError:
+        if damaged_layout is None:
+            raise
+        return damaged_layout
 
 
 def _check_committed(log: CommitLog, record: RequeueRecord) -> None:

@@ -16,7 +16,7 @@ from drainfsm.checkpoint import Checkpoint, OwnCheckpoint
 from drainfsm.core import events as e
 from drainfsm.core.fold import evolve
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
-from drainfsm.core.requeue import RefusedGeneration
+from drainfsm.core.requeue import RefusedGeneration, RequeueRecord
 from drainfsm.core.state import Committed, State, generation_id
 from drainfsm.errors import (
     DrainfsmError,
@@ -24,8 +24,9 @@ from drainfsm.errors import (
     ManifestMismatchError,
     RestoreRefusedError,
 )
-from drainfsm.store import open_store
-from drainfsm.testing.ranks import RecordedPort, commit_saved
+from drainfsm.store import CommitLog, open_store
+from drainfsm.store.requeues import restore_for
+from drainfsm.testing.ranks import JOB, RecordedPort, commit_saved
 
 OLDER = generation_id(epoch=1, step=2, saver="p")
 NEWER = generation_id(epoch=1, step=4, saver="d1")
@@ -155,6 +156,33 @@ def test_where_nothing_older_is_whole_everything_that_was_tried_is_named(tmp_pat
     truncate(history.file(DATA, OLDER))
     with pytest.raises(RestoreRefusedError, match=rf"{NEWER}: .*missing; {OLDER}: .*bytes, not"):
         history.restore(on_refused="fallback")
+
+
+def test_a_lost_attempt_whose_last_manifest_is_damaged_does_not_keep_others_from_falling_back(
+    tmp_path: Path,
+) -> None:
+    """Its record is derived from the newest commit, whose layout only the manifest knows."""
+    history = History(tmp_path)
+    history.file("manifest.json").unlink()
+    log = CommitLog(history.store, job_id=JOB)
+    claimed = log.claim(attempt_id="next", now_unix_ms=1)
+
+    def record(damaged_layout: dict[str, int] | None) -> RequeueRecord | None:
+        return restore_for(
+            history.store,
+            log,
+            claimed,
+            now_unix_ms=1,
+            node_count=1,
+            damaged_layout=damaged_layout,
+        )
+
+    with pytest.raises(ManifestMismatchError, match=r"manifest\.json is missing"):
+        record(None)
+    found = record({})
+    assert found is not None
+    assert (found.generation_id, found.layout) == (NEWER, {})
+    assert history.restore(on_refused="fallback")[0] == 2.0
 
 
 def test_an_own_saver_falls_back_too(tmp_path: Path) -> None:
