@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 CORE_MAY_IMPORT = {
-    "__future__", "bisect", "collections", "drainfsm", "enum", "functools", "hashlib", "itertools", "math",
-    "msgspec", "operator", "re", "typing",
+    "__future__", "bisect", "collections", "drainfsm", "enum", "functools", "hashlib", "itertools",
+    "math", "msgspec", "operator", "re", "typing",
 }  # fmt: skip
 
 
