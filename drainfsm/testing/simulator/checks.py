@@ -26,12 +26,9 @@ bounded time."""
 OWN_MS = 4_200
 """For a node that nobody answers: it waits, kills, and ends."""
 
-LOST_MS = 45_000
-"""From the loss of a node to the end of the others: silence is noticed, ranks are killed, the
-requeue record is tried, the log is shipped, each for a bounded time."""
-
-HARMLESS = {"clock_skew", "clock_step"}
-"""Faults that nobody notices."""
+LOST_MS = 15_000
+"""From noticing that a node is lost to the end of the others: ranks are killed, the requeue record
+is tried, the log is shipped, each for a bounded time."""
 
 
 def problems(cluster: Cluster) -> list[str]:
@@ -75,8 +72,8 @@ def _log(cluster: Cluster, disk: Disk, epoch: int) -> Iterator[str]:
         yield from late_end(records)
         if not universe.tally.journal_faults:
             yield from late_decision(records)
-    if not universe.tally.faults.keys() - HARMLESS and not universe.plan.hopeless:
-        wrong = {"lost", "lost before", "fenced"} & set(outcomes(records, epoch=epoch))
+    if universe.calm:
+        wrong = {"lost", "lost before", "fenced", "killed"} & set(outcomes(records, epoch=epoch))
         if wrong:
             yield f"{', '.join(sorted(wrong))} although nothing went wrong"
 
@@ -121,16 +118,23 @@ def _losses(attempt: SimulatedAttempt) -> Iterator[str]:
     if began_us is None or faults.journal_faults:
         return
     for agent in attempt.agents:
-        if agent.was_stopped or agent.killed or agent.process.ended_us is None:
+        ended_us = agent.process.ended_us
+        if agent.was_stopped or agent.killed or ended_us is None or agent.call is None:
             continue
-        limit_ms = began_us // 1_000 + LOST_MS
+        limit_ms = began_us // 1_000 + _silence_ms(attempt) + LOST_MS
         if agent.exit_by_ms is not None:
             limit_ms = max(limit_ms, agent.exit_by_ms + EXIT_MS)
-        if agent.process.ended_us // 1_000 > limit_ms:
+        if ended_us // 1_000 > limit_ms:
             yield (
                 f"I9: a node was lost at {began_us // 1_000} ms, and {agent.process.name} ended "
-                f"at {agent.process.ended_us // 1_000} ms"
+                f"at {ended_us // 1_000} ms"
             )
+
+
+def _silence_ms(attempt: SimulatedAttempt) -> int:
+    """Until a silent node is noticed."""
+    world = attempt.universe.plan.world
+    return round((world.silence_s + 2 * world.heartbeat_s) * 1_000)
 
 
 # --- restarts -----------------------------------------------------------------------------------

@@ -22,6 +22,9 @@ DETECT_MS = (3_000, 10_000)
 END_NOTICE_MS = 20_000
 """The notice that ends every attempt gives so much."""
 
+GO_ON_MS = 8_000
+"""After a drain was called off, for the ranks to complete another step."""
+
 REPEAT_MS = (0, 900)
 
 
@@ -100,6 +103,18 @@ class Cluster:
         for event in self.universe.plan.events:
             if event.attempt == attempt.number and event.phase is phase:
                 self._plan(event, attempt)
+
+        if phase is Phase.CANCELLED:
+            steps = [rank.step for rank in attempt.living_ranks()]
+            self.universe.timeline.after(GO_ON_MS * US_PER_MS, self._went_on, attempt, steps)
+
+    def _went_on(self, attempt: SimulatedAttempt, steps: list[int]) -> None:
+        """A drain that was called off leaves no rank held."""
+        state = attempt.state
+        if self.universe.calm and state is not None and state.phase is Phase.CANCELLED:
+            now = [rank.step for rank in attempt.living_ranks()]
+            if state.exit_code is None and now == steps:
+                self.universe.wrong.append(f"the ranks stand at {now} since the drain was off")
 
     def _plan(self, event: Event, attempt: SimulatedAttempt) -> None:
         self.universe.timeline.after(event.after_ms * US_PER_MS, self._happen, event, attempt)

@@ -74,6 +74,7 @@ class SimulatedDoor:
             send(m.Refused(reason=str(error)))
             return
         self._sends[rank] = (number, send)
+        self._ends.rank_began(number, attach.incarnation)
         send(self._welcome(number, self._ranks.world_size))
         self._ranks.attached(number)
 

@@ -106,13 +106,23 @@ def outcomes(records: Sequence[Record], *, epoch: int) -> Iterator[str]:
         ):
             if kind in kinds:
                 yield name
+    healthy, margin_left = False, True
     for record in records:
         for event in record.events:
             match event:
+                case e.NoticeReceived(budget=budget):
+                    enough = budget.remaining_ms > budget.exit_margin_ms
+                    margin_left = margin_left and healthy and enough
+                case e.HealthyStepReached():
+                    healthy = True
+                case e.SaveAbandoned():
+                    margin_left = False  # a rank in the middle of a write may need to be killed
                 case e.AttemptLost(epoch=lost):
                     yield "lost" if lost == epoch else "lost before"
                 case e.AttemptFenced():
                     yield "fenced"
+                case e.Exited(nodes=nodes) if any(node.killed_ranks for node in nodes):
+                    yield "killed" if margin_left else "killed, no time"
                 case e.AttemptFinished():
                     yield "finished"
                 case _:

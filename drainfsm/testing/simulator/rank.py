@@ -98,7 +98,7 @@ class Rank:
             case m.Refused():
                 self.exit(1)
             case m.AbortSave(generation_id=generation):
-                self._saves.aborted.add(generation)
+                self._saves.abort(generation)
             case m.Ask():
                 self.say(self._position())
             case _:

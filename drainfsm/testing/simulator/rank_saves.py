@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 STAGED_PART = 4
 """Staging takes this part of a write."""
 
+GIVE_UP_MS = 2_020
+"""``GIVE_UP_S`` and a poll of ``checkpoint.saving``."""
+
 RETRY_MS = 20
 """After storage that hung answers again."""
 
@@ -30,6 +33,9 @@ class RankSaves:
         self._periodic = ""
         """The one under way beside training."""
 
+        self._drains = ""
+        """The one that the main thread is in."""
+
         self._when_settled: Callable[[], None] | None = None
 
     def step_done(self, step: int) -> None:
@@ -39,6 +45,12 @@ class RankSaves:
         self._periodic = generation_id(epoch=self._rank.epoch, step=step, saver="p")
         self._rank.say(m.SaveBegan(generation_id=self._periodic, step=step))
         self._begin(self._periodic, step)
+
+    def abort(self, generation: str) -> None:
+        """The coordinator gave the save up: the main thread does not wait for it much longer."""
+        self.aborted.add(generation)
+        if generation == self._drains:
+            self._rank.after(GIVE_UP_MS * US_PER_MS, self._over, generation)
 
     def when_settled(self, call: Callable[[], None]) -> None:
         """Once no periodic save is under way: at once, usually."""
@@ -52,6 +64,7 @@ class RankSaves:
         if order.generation_id in self.aborted:
             self._rank.look()
         else:
+            self._drains = order.generation_id
             self._begin(order.generation_id, self._rank.step)
 
     def _begin(self, generation: str, step: int) -> None:
@@ -93,8 +106,10 @@ class RankSaves:
         self._over(generation)
 
     def _over(self, generation: str) -> None:
-        if generation != self._periodic:
+        if generation == self._drains:
+            self._drains = ""
             self._rank.look()
+        if generation != self._periodic:
             return
         self._periodic = ""
         call, self._when_settled = self._when_settled, None

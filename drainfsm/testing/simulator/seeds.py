@@ -125,7 +125,7 @@ def _world(chance: random.Random) -> World:
         skews_ms=tuple(chance.randint(-skew_ms, skew_ms) for _ in range(16)),
         same_disk=chance.random() < 0.8,
         broker_leaks=chance.random() < 0.7,
-        end_ms=chance.choice((30_000, 50_000)),
+        end_ms=chance.choice((30_000, 50_000, 50_000, 80_000)),
     )
 
 

@@ -15,6 +15,8 @@ from drainfsm.testing.simulator.tally import Tally
 from drainfsm.testing.simulator.timeline import Timeline
 from drainfsm.testing.simulator.windows import Windows
 
+HARMLESS = {"clock_skew", "clock_step"}
+
 
 class Universe:
     def __init__(self, plan: Plan) -> None:
@@ -53,6 +55,11 @@ class Universe:
         self.living += 1
         self.tally.counts["processes"] += 1
         return process
+
+    @property
+    def calm(self) -> bool:
+        """So far nothing has gone wrong that anybody could notice."""
+        return not self.tally.faults.keys() - HARMLESS and not self.plan.hopeless
 
     def process_ended(self) -> None:
         self.living -= 1
