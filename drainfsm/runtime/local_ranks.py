@@ -54,6 +54,9 @@ class LocalRanks:
         self._expected_count: int | None = None
         """Of the node; None: no rank has attached yet."""
 
+        self._sized: set[int] = set()
+        """Ranks that have said their size since it was last reported."""
+
         self._hold = False
         self._stop_step: int | None = None
         self.leaving = False
@@ -98,6 +101,7 @@ class LocalRanks:
 
     def _begin_incarnation(self, incarnation: str, *, world_size: int, local: int) -> None:
         self._ranks.clear()
+        self._sized.clear()
         self._saves.forget()
         self._incarnation = incarnation
         self._world_size = world_size
@@ -143,6 +147,7 @@ class LocalRanks:
                 self._check_quiesced()
             case m.SizeDeclared(save_bytes=save_bytes):
                 local.save_bytes = save_bytes
+                self._sized.add(rank)
                 self._check_sizes()
             case m.FirstStep(step=step):
                 local.first_step = step
@@ -191,7 +196,9 @@ class LocalRanks:
             self._report(n.NodeQuiesced(ranks=self.ranks, step=step))
 
     def _check_sizes(self) -> None:
-        if self._complete and all(r.save_bytes is not None for r in self._ranks.values()):
+        """One report a node and save: once every rank has said its size (again)."""
+        if self._complete and self._sized >= self._ranks.keys():
+            self._sized.clear()
             self._report_formed()
 
     def _check_first_steps(self) -> None:

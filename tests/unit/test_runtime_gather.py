@@ -33,6 +33,24 @@ def test_the_world_is_formed_when_every_rank_of_one_incarnation_is_there() -> No
     )
 
 
+def test_new_sizes_are_handed_on_once_every_node_has_reported_its_own() -> None:
+    gather = Gather(node_count=2)
+    gather.formed(0, formed(0, 1))
+    assert gather.formed(0, formed(0, 1, save_bytes=3)) is None
+    assert gather.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=3)
+    assert gather.formed(1, formed(2, 3, save_bytes=4)) == i.FormWorld(world_size=4, save_bytes=7)
+    assert gather.formed(1, formed(2, 3, save_bytes=5)) is None
+    assert gather.formed(0, formed(0, 1, save_bytes=5)) == i.FormWorld(world_size=4, save_bytes=10)
+
+
+def test_ranks_that_are_doubled_or_missing_are_no_world() -> None:
+    gather = Gather(node_count=2)
+    assert gather.formed(0, formed(0, 1)) is None
+    assert gather.formed(1, formed(1, 2)) is None
+    assert gather.formed(1, formed(2)) is None
+    assert gather.formed(1, formed(3, 2)) == i.FormWorld(world_size=4, save_bytes=0)
+
+
 def test_positions_come_together_and_those_of_an_earlier_hold_are_forgotten() -> None:
     gather = Gather(node_count=2)
     gather.begin_hold()

@@ -76,6 +76,16 @@ def test_the_node_is_formed_once_its_last_rank_has_attached(node: OneNode) -> No
     ]
 
 
+def test_new_sizes_are_reported_once_every_rank_has_said_its_own(formed: OneNode) -> None:
+    for size in (5, 6):
+        formed.say(2, m.SizeDeclared(save_bytes=size))
+        assert formed.new_reports() == []
+        formed.say(3, m.SizeDeclared(save_bytes=size))
+        assert formed.new_reports() == [
+            n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=2 * size, incarnation="0")
+        ]
+
+
 def test_a_plain_process_without_a_launcher_is_the_rank_of_its_node(node: OneNode) -> None:
     assert node.attach(None, world_size=None, local_world_size=None) == 1
     assert node.new_reports() == [

@@ -103,6 +103,7 @@ class RankSaves:
             self._rank.say(
                 m.DurableFiles(generation_id=generation, entries=(entry,), durable_ms=durable_ms)
             )
+            self._rank.say(m.SizeDeclared(save_bytes=entry.size_bytes))
         self._over(generation)
 
     def _over(self, generation: str) -> None:
