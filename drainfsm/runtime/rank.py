@@ -122,7 +122,7 @@ class Session(Reports, Generic[C]):
             try:
                 handler()
             except Exception as error:  # a failed periodic save does not stop the drain
-                self._warn(f"while quiescing: {error!r}")
+                self._warn(f"while a save was finished: {error!r}")
 
     def _run_save(self, order: SaveOrder) -> None:
         if order.generation_id in self._aborted:
@@ -165,10 +165,12 @@ class Session(Reports, Generic[C]):
         return self._make_own(self, **hooks)
 
     def close(self) -> None:
-        """Report no more. The process may go on as long as it likes, unless a drain ends it."""
+        """Finish the save that is in flight, and report no more. The process may go on as long as it
+        likes, unless a drain ends it."""
         connection = self._connection
         if connection is None:
             return
+        self._run_quiesced_handlers()
         self._send(m.Detach())
         self._attention = False
         self._connection = None

@@ -230,6 +230,14 @@ def test_a_save_that_raises_is_reported_and_the_rank_stays_until_it_may_leave(
     assert done == [stop_step]
 
 
+def test_a_session_is_not_closed_before_the_save_in_flight_is_finished(agent: FakeAgent) -> None:
+    session = agent.session
+    session.on_quiesced(lambda: session.report_durable("g", [], 7))
+    session.close()
+    assert agent.hear(m.DurableFiles).generation_id == "g"
+    agent.hear(m.Detach)
+
+
 def test_a_save_that_was_given_up_is_known(agent: FakeAgent) -> None:
     agent.order(m.AbortSave(generation_id="g"))
     agent.order(m.Ask())
