@@ -165,8 +165,8 @@ class Session(Reports, Generic[C]):
         return self._make_own(self, **hooks)
 
     def close(self) -> None:
-        """Finish the save that is in flight, and report no more. The process may go on as long as it
-        likes, unless a drain ends it."""
+        """Finish the save that is in flight, and report no more. The process may go on as long as
+        it likes, unless a drain ends it."""
         connection = self._connection
         if connection is None:
             return
