@@ -42,9 +42,12 @@ def main() -> int:
     if options.quick and not options.topics:
         topics = [topic for topic in topics if topic.quick]
     size = Size(quick=options.quick, rounds=options.rounds)
-    found = [_run(topic, size, retry=options.quick) for topic in topics]
-    if options.keep or not (options.topics or options.quick or options.rounds):
-        report.store(report.results(found, command="make bench"))
+    keep = options.keep or not (options.topics or options.quick or options.rounds)
+    found = []
+    for topic in topics:
+        found.append(_run(topic, size, retry=options.quick))
+        if keep:
+            report.store(report.results(found[-1:], command="make bench"), order=TOPICS)
     broken = [(t.name, r) for t in found for r in t.ratios if r.gate_held is False]
     for name, ratio in broken:
         print(f"gate broken: {name}: {ratio.name}: {report.number(ratio.spread.median)}")

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -85,7 +85,7 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
-def merged(found: Results) -> Results:
+def merged(found: Results, order: Sequence[str]) -> Results:
     """Topics that were not measured now, as they were measured before."""
     if not RESULTS.exists():
         return found
@@ -94,12 +94,13 @@ def merged(found: Results) -> Results:
         for topic in msgspec.json.decode(RESULTS.read_bytes(), type=Results).topics
     }
     known |= {topic.name: topic for topic in found.topics}
-    return msgspec.structs.replace(found, topics=list(known.values()))
+    topics = [known[name] for name in order if name in known]
+    return msgspec.structs.replace(found, topics=topics)
 
 
-def store(found: Results) -> None:
-    """The results of the last run in full, and its ratios behind those of all runs before."""
-    whole = merged(found)
+def store(found: Results, *, order: Sequence[str]) -> None:
+    """The results in full in place of earlier ones, and the ratios behind all earlier ones."""
+    whole = merged(found, order)
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
     line = {
         "date": found.date,
