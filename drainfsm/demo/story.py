@@ -75,13 +75,17 @@ class Story:
         await self._ended(first, expected=75)
 
         resumed = self.place.last_step()
-        second = self._start("Attempt 2: node-2 in place of node-1, the job resumes at the next step")
+        second = self._start(
+            "Attempt 2: node-2 in place of node-1, the job resumes at the next step"
+        )
         await self._until_step(second, resumed + SECOND_NOTICE_AFTER_STEPS)
         self.display.say(f"A notice of only {SECOND_WINDOW_S:.0f} s: too short for a save")
         await self._notify(second, in_s=SECOND_WINDOW_S)
         await self._ended(second, expected=75)
 
-        third = self._start("Attempt 3: node-3 comes in, the job resumes from its last committed checkpoint")
+        third = self._start(
+            "Attempt 3: node-3 comes in, the job resumes from its last committed checkpoint"
+        )
         await self._ended(third, expected=0)
 
     def _start(self, title: str) -> Attempt:
