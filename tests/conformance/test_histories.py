@@ -24,8 +24,10 @@ from drainfsm.testing.conformance import histories_in, refusals
 from drainfsm.testing.model_steps import OUT_OF_SCOPE
 from drainfsm.testing.running import RunningJob, running_job
 from drainfsm.testing.scenario import STORE, Scenario
+from drainfsm.testing.simulator.simulation import simulate_seed
 
 GOLDEN = Path(__file__).parents[1] / "replay" / "histories"
+SEEDS = range(80)
 SAMPLE = Sample(world_size=4, save_bytes=7, store=STORE, durable_ms=10, commit_ms=10)
 RECORD = RequeueRecord(
     job_id="job",
@@ -64,6 +66,16 @@ def test_a_real_run_is_a_behaviour_of_the_model(judge: Judge, tmp_path: Path) ->
         history = job.records()
     assert any(isinstance(event, e.ManifestPublished) for r in history for event in r.events)
     assert judge([history]) == {}
+
+
+@pytest.mark.tlc
+def test_histories_of_the_simulator_are_behaviours_of_the_model(judge: Judge) -> None:
+    """Of the real coordinator and agents, in a world that misbehaves."""
+    histories = [records for seed in SEEDS for _, records in simulate_seed(seed).history if records]
+    kinds = {type(event) for history in histories for record in history for event in record.events}
+    assert {e.ManifestPublished, e.SaveAbandoned, e.QuiesceTimedOut, e.AttemptFenced} <= kinds
+    told = judge(histories)
+    assert told == {}, _kinds_of(histories[min(told)])
 
 
 def _drain(job: RunningJob) -> None:
