@@ -7,10 +7,12 @@ BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 DEMO_READY := $(VENV)/.demo
 DEV_READY := $(VENV)/.dev
+SEEDS ?= 2000
+FIRST ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types bench bench-quick mutants java spec spec-large generate crash-matrix slurm-packages slurm-matrix clean
+.PHONY: help demo test check lint types bench bench-quick mutants java spec spec-large generate simulate crash-matrix slurm-packages slurm-matrix clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,7 +23,7 @@ demo: $(DEMO_READY)  ## the whole story on this machine: notice, save, leave, re
 test: $(DEV_READY)  ## every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: slurm-packages java lint types test spec bench-quick  ## everything that CI runs, in the order of what fails fastest
+check: slurm-packages java lint types test simulate spec bench-quick  ## everything that CI runs, in the order of what fails fastest
 
 lint: $(DEV_READY)  ## formatting, code rules, import contracts
 	$(BIN)/ruff format --check .
@@ -49,6 +51,9 @@ generate: $(DEV_READY)  ## write the schemas and diagrams in specs/ anew, from t
 
 java:  ## install Java for the model checker (apt, as root; else the model checks are left out)
 	specs/install-java
+
+simulate: $(DEV_READY)  ## SEEDS worlds that misbehave, from FIRST on (2000: two minutes); a soak is more of them
+	$(BIN)/python -m drainfsm.testing.simulator --seeds $(SEEDS) --first $(FIRST)
 
 mutants: $(DEV_READY)  ## break the core on purpose, once for each fault: do the tests notice? (about 10 minutes)
 	$(BIN)/python tests/mutants/run.py

@@ -198,6 +198,11 @@ class Network:
                     self.send(end, end.peer.receive_end)
             end.lost = True
 
+    def dispose(self) -> None:
+        """After the simulation: nothing is left open for a destructor to close."""
+        for end in [end for ends in self._ends.values() for end in ends]:
+            end.closing = end.lost = True
+
     # --- segments -------------------------------------------------------------------------------
 
     def send(self, end: Transport, deliver: Callable[..., None], *args: object) -> None:

@@ -66,6 +66,7 @@ class Universe:
 
     def dispose(self) -> None:
         """End what never ended: threads, tasks."""
+        self.network.dispose()
         self.fibers.abandon()
         for process in self.processes:
             process.dispose()

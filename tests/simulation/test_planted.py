@@ -1,0 +1,159 @@
+"""Bugs that are planted in the code under test are found, shrunk, and can be run again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from drainfsm.core import inputs as i
+from drainfsm.core.fold import Fold, evolve
+from drainfsm.core.records import Record
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.ledger import Ledger
+from drainfsm.runtime.link import TcpLink
+from drainfsm.runtime.node import Node
+from drainfsm.runtime.publisher import Publisher
+from drainfsm.runtime.saves import Written
+from drainfsm.runtime.timekeeping import Limits
+from drainfsm.store.commits import CommitLog
+from drainfsm.store.requeues import restore_for
+from drainfsm.testing.simulator.__main__ import main
+from drainfsm.testing.simulator.seeds import plan_of
+from drainfsm.testing.simulator.shrink import rule_of, shrink
+from drainfsm.testing.simulator.simulation import simulate
+
+SEEDS_MAX = 600
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommitLog, "_check_claimed", lambda *given: None)
+
+
+def nothing_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verify(self: Publisher, written: Written, *, world_size: int) -> i.ReportVerified:
+        count = len(written.entries)
+        return i.ReportVerified(
+            generation_id=written.generation_id,
+            expected_count=count,
+            verified_count=count,
+            verified_bytes=written.total_bytes,
+        )
+
+    monkeypatch.setattr(Publisher, "verify", verify)
+
+
+def restores_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(*given: Any, **named: Any) -> None:
+        restore_for(*given, **named)
+
+    monkeypatch.setattr("drainfsm.runtime.attempt.restore_for", forgetful)
+
+
+def no_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Limits, "set_backstop", lambda *given: None)
+
+
+def waits_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "set_own_limit", lambda *given: None)
+
+
+def trusts_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clock, "now_unix_ms", lambda clock: clock._source.time_ns() // 1_000_000)
+
+
+def never_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "_tick", lambda ledger: None)
+
+
+def acts_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, later = Ledger._append, list[asyncio.Future[None]]()
+
+    async def append(ledger: Ledger, records: list[Record]) -> None:
+        later.append(asyncio.ensure_future(real(ledger, records)))
+
+    monkeypatch.setattr(Ledger, "_append", append)
+
+
+def counts_every_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(fold: Fold, record: Record) -> bool:
+        fold.position += 1
+        for event in record.events:
+            fold.state = evolve(fold.state, event)  # type: ignore[arg-type]
+        return True
+
+    monkeypatch.setattr(Fold, "read", read)
+
+
+def never_gives_up_a_silent_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def beat(link: TcpLink) -> None:
+        return
+
+    monkeypatch.setattr(TcpLink, "_beat", beat)
+
+
+PLANTED: dict[str, tuple[Plant, str]] = {
+    "an old attempt publishes after a new one has claimed": (no_fence, "I7"),
+    "a commit without its files": (nothing_verified, "I5"),
+    "a restart that does not consume its record": (restores_something_else, "I8"),
+    "an agent without its backstop": (no_backstop, "I9"),
+    "a node that waits for the coordinator's answer": (waits_for_the_coordinator, "I9"),
+    "a clock that follows the wall": (trusts_the_wall_clock, "I9"),
+    "a coordinator that does not look at the time": (never_ticks, "I9"),
+    "a decision acted upon before it is on record": (acts_before_it_writes, "I10"),
+}
+
+
+def first_failing(seeds: range) -> int:
+    for seed in seeds:
+        if simulate(plan_of(seed)).problems:
+            return seed
+    raise AssertionError(f"none of {len(seeds)} seeds noticed")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found_shrunk_and_reproduced(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant, rule = PLANTED[name]
+    plant(monkeypatch)
+    seed = first_failing(range(1, SEEDS_MAX))
+    shrunk = shrink(plan_of(seed))
+    assert rule_of(shrunk.result.problems) == rule
+    assert len(shrunk.kept) <= min(6, len(plan_of(seed).events) - 1)
+    kept = ",".join(map(str, sorted(shrunk.kept))) or "none"
+    assert main(["--seed", str(seed), "--keep", kept]) == 1
+    assert rule in capsys.readouterr().out
+    monkeypatch.undo()
+    assert simulate(shrunk.plan).problems == []
+
+
+@pytest.mark.parametrize("plant", [counts_every_record, never_gives_up_a_silent_coordinator])
+def test_a_planted_bug_that_takes_more_than_one_fault_is_found(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    found = False
+    for seed in range(1, SEEDS_MAX):
+        try:
+            found = bool(simulate(plan_of(seed)).problems)
+        except Exception:
+            found = True
+        if found:
+            break
+    assert found
+
+
+def test_a_failure_prints_its_shrunk_history_and_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    no_fence(monkeypatch)
+    seed = first_failing(range(1, SEEDS_MAX))
+    assert main(["--seeds", "1", "--first", str(seed), "--jobs", "1"]) == 1
+    printed = capsys.readouterr().out
+    assert f"seed {seed}: I7: " in printed
+    assert "epoch 2:" in printed
+    assert f"python -m drainfsm.testing.simulator --seed {seed} --keep " in printed
