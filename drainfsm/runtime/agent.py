@@ -169,13 +169,14 @@ class Agent:
             raise
 
     async def _say_goodbye(self, hearing: Hearing, left: n.JobLeft) -> None:
-        """Adapters' last acts and the shipper's last records, side by side, within the time."""
+        """The log's last records, then the adapters' last acts, within the time: an acknowledgement
+        may let the platform take the machine away at once."""
         timeout_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
         if timeout_ms <= 0:
             return
-        acts = [hearing.left(requeue=left.requeue, timeout_ms=timeout_ms)]
-        if self._host is not None:
-            acts.append(self._host.flush(timeout_ms=timeout_ms))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_ms / 1_000):
-                await asyncio.gather(*acts)
+                if self._host is not None:
+                    await self._host.flush(timeout_ms=timeout_ms // 2)
+                left_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
+                await hearing.left(requeue=left.requeue, timeout_ms=left_ms)
