@@ -484,6 +484,25 @@ def test_shipping_goes_on_behind_what_was_leaked(
         asyncio.run(scene(journal))
 
 
+def test_the_last_record_alone_in_the_stream_proves_nothing(
+    own_nats_server: EmbeddedServer, state_dir: Path
+) -> None:
+    """A late message of an earlier connection, to a server that came back with nothing."""
+    history, url = Scenario().saving().history, own_nats_server.url
+
+    async def scene(journal: Journal) -> None:
+        async with connected(url) as connection:
+            await connection.ensure_stream()
+        await leak(url, encode(history[-1]))
+        async with shipping(url, state_dir, journal) as shipper:
+            assert await shipper.flush(timeout_ms=LONG_MS)
+        fold = Fold(job_id=JOB, epoch=1)
+        assert [record for record in await readable(url) if fold.read(record)] == history
+
+    with journal_of(state_dir, history) as journal:
+        asyncio.run(scene(journal))
+
+
 async def readable(url: str) -> list[Record]:
     found = []
     async with connected(url) as connection:
