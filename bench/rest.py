@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from bench.attempts import Job
@@ -18,7 +20,7 @@ from bench.harness import Case, Size, Topic, at_most
 from bench.processes import children, command, cpu_ms, resident_mib
 from drainfsm.testing.running import pids_with
 
-WINDOW_S = 2.0
+WINDOW_S = 1.0
 
 CLIENT = """
 import resource, socket, sys, time
@@ -42,13 +44,14 @@ class Paused:
         self.job.wait_for_steps(5)
         self._signal(signal.SIGSTOP)
 
-    def step_ms(self) -> float:
+    def steps_ms(self) -> list[float]:
+        """How long the steps of one window took, the first two left out."""
         self._signal(signal.SIGCONT)
         first = len(self.job.steps_done())
         time.sleep(WINDOW_S)
         self._signal(signal.SIGSTOP)
-        done = self.job.steps_done()[first:]
-        return (done[-1][1] - done[1][1]) / 1e6 / (len(done) - 2)
+        ends = [at_ns for _, at_ns in self.job.steps_done()[first + 1 :]]
+        return [(end - begin) / 1e6 for begin, end in pairwise(ends)]
 
     def close(self) -> None:
         self.job.kill()
@@ -58,26 +61,32 @@ class Paused:
             os.kill(pid, number)
 
 
-class Idle:
-    """Agent and server of a job, watched while it trains."""
+class Turns:
+    """The jobs in turn, each turn in another order; agent and server are watched meanwhile."""
 
-    def __init__(self, paused: Paused) -> None:
-        self._paused = paused
-        assert paused.job.process is not None
-        self.agent = paused.job.process.pid
+    def __init__(self, jobs: dict[str, Paused]) -> None:
+        self._jobs = jobs
+        agent = jobs["drainfsm"].job.process
+        assert agent is not None
+        self.agent = agent.pid
         self.server = next(pid for pid in children(self.agent) if "nats-server" in command(pid))
         self.found: dict[str, float] = {}
 
-    def step_ms(self) -> float:
+    def measure(self) -> float:
         before = cpu_ms(self.agent), cpu_ms(self.server)
-        taken = self._paused.step_ms()
-        self.found = {
-            "agent: CPU": (cpu_ms(self.agent) - before[0]) / WINDOW_S,
-            "nats-server: CPU": (cpu_ms(self.server) - before[1]) / WINDOW_S,
+        taken: dict[str, list[float]] = {kind: [] for kind in self._jobs}
+        kinds = list(self._jobs)
+        for turn in range(len(kinds)):
+            for kind in kinds[turn:] + kinds[:turn]:
+                taken[kind] += self._jobs[kind].steps_ms()
+        running_s = WINDOW_S * len(kinds)
+        self.found = {kind: statistics.median(steps) for kind, steps in taken.items()} | {
+            "agent: CPU": (cpu_ms(self.agent) - before[0]) / running_s,
+            "nats-server: CPU": (cpu_ms(self.server) - before[1]) / running_s,
             "agent: MiB": resident_mib(self.agent),
             "nats-server: MiB": resident_mib(self.server),
         }
-        return taken
+        return self.found["bare"]
 
     def value(self, name: str) -> float:
         return self.found[name]
@@ -101,16 +110,16 @@ def opened(size: Size) -> Iterator[dict[str, Case]]:
         for kind in ("bare", "plain", "drainfsm"):
             jobs[kind] = Paused(kind, Path(directory))
             stack.callback(jobs[kind].close)
-        idle, client = Idle(jobs["drainfsm"]), Client()
+        turns, client = Turns(jobs), Client()
         cases: dict[str, Case] = {
-            "a step, nobody asks: ms": jobs["bare"].step_ms,
-            "a step, drainfsm: ms": idle.step_ms,
-            "a step, all_reduce of a flag: ms": jobs["plain"].step_ms,
+            "a step, nobody asks: ms": turns.measure,
+            "a step, drainfsm: ms": partial(turns.value, "drainfsm"),
+            "a step, all_reduce of a flag: ms": partial(turns.value, "plain"),
             "rank client: MiB": client.measure,
             "rank client: CPU": lambda: client.cpu,
         }
         for name in ("agent: CPU", "agent: MiB", "nats-server: CPU", "nats-server: MiB"):
-            cases[name] = partial(idle.value, name)
+            cases[name] = partial(turns.value, name)
         yield cases
 
 
