@@ -76,6 +76,7 @@ class Effects:
         self._cordoned_drain = ""
         self._all_held = asyncio.Event()
         self._held_at_ms: int | None = None
+        self._held_drain = ""
         self._backstop = n.SetBackstop(kill_by_unix_ms=None, exit_by_unix_ms=None)
         self._leave: n.LeaveNode | None = None
         self._requeue_asked = False
@@ -99,9 +100,9 @@ class Effects:
             case fx.CordonNodes(nodes=names):
                 if self._cordoned_drain != state.drain_id:
                     self._cordoned_drain = state.drain_id
-                    self._tasks.start(self._cordon(names))
+                    self._tasks.start(self._cordon(names, state.drain_id))
             case fx.HoldRanks(answer_by_unix_ms=answer_by):
-                self._hold(answer_by)
+                self._hold(answer_by, state.drain_id)
             case fx.ReleaseTo(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by):
                 self._gather.begin_release()
                 self._nodes.tell(n.ReleaseNode(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by))
@@ -118,7 +119,7 @@ class Effects:
             case fx.VerifyEntries(generation_id=generation_id):
                 self._tasks.start(self.saves.verify(generation_id, state))
             case fx.PublishManifest(generation_id=generation_id):
-                self._tasks.start(self.saves.publish(generation_id, state))
+                self.saves.publish(generation_id, state)
             case fx.LeaveRanks(kill_by_unix_ms=kill_by):
                 self._tasks.start(self._leave_ranks(state, kill_by))
             case fx.RecordRequeue():
@@ -132,7 +133,7 @@ class Effects:
             leave = n.LeaveNode(at_step=None, kill_by_unix_ms=self._leave.kill_by_unix_ms)
             self._nodes.tell(leave, (node,))
         elif state.phase is Phase.NOTICED and state.hold_from_unix_ms is not None:
-            hold = n.HoldNode(answer_by_unix_ms=state.quiesce_by_unix_ms)
+            hold = n.HoldNode(answer_by_unix_ms=state.quiesce_by_unix_ms, drain_id=state.drain_id)
             self._nodes.tell(hold, (node,))
 
     # --- deadlines ------------------------------------------------------------------------------
@@ -160,18 +161,22 @@ class Effects:
             self._heard.add(node)
 
     def cordoned(self, node: int, message: n.NodeCordoned) -> None:
-        self._cordons[node] = message
-        self._cordoning.set()
+        if message.drain_id == self._cordoned_drain:  # not of one that was called off
+            self._cordons[node] = message
+            self._cordoning.set()
 
-    async def _cordon(self, names: tuple[str, ...]) -> None:
+    async def _cordon(self, names: tuple[str, ...], drain_id: str) -> None:
         if not self._config.cordon:
-            self._ledger.submit(i.ReportCordon(outcome="not_configured", duration_ms=0))
+            self._ledger.submit(
+                i.ReportCordon(outcome="not_configured", duration_ms=0, drain_id=drain_id)
+            )
             return
         began_ms = loop_ms()
         joined = set(self._nodes.joined)
         asked = {self._config.node_rank} if names else (self._heard & joined) or joined
         self._cordons.clear()
-        self._nodes.tell(n.CordonNode(nodes=names, timeout_ms=CORDON_MS), asked)
+        order = n.CordonNode(nodes=names, timeout_ms=CORDON_MS, drain_id=drain_id)
+        self._nodes.tell(order, asked)
         try:
             async with asyncio.timeout(CORDON_MS / 1_000):
                 while not self._cordons.keys() >= asked:
@@ -189,25 +194,33 @@ class Effects:
                 outcome=outcome,
                 duration_ms=loop_ms() - began_ms,
                 detail="; ".join(told)[:500],
+                drain_id=drain_id,
             )
         )
 
     # --- holding and leaving --------------------------------------------------------------------
 
-    def _hold(self, answer_by_unix_ms: int) -> None:
+    def _hold(self, answer_by_unix_ms: int, drain_id: str) -> None:
         self._gather.begin_hold()
         self._all_held.clear()
         self._held_at_ms = loop_ms()
-        self._nodes.tell(n.HoldNode(answer_by_unix_ms=answer_by_unix_ms))
+        self._held_drain = drain_id
+        self._nodes.tell(n.HoldNode(answer_by_unix_ms=answer_by_unix_ms, drain_id=drain_id))
 
     def held(self, node: int, message: n.NodeHeld) -> None:
+        if message.drain_id != self._held_drain:
+            return  # it answers the hold of a drain that was called off
         positions = self._gather.held(node, message)
         if positions is None:
             return
         self._all_held.set()
         if self._ledger.state.phase is Phase.NOTICED:
             self._ledger.submit(
-                i.ReportPositions(positions=positions, accumulation=self._config.accumulation)
+                i.ReportPositions(
+                    positions=positions,
+                    accumulation=self._config.accumulation,
+                    drain_id=message.drain_id,
+                )
             )
 
     async def _leave_ranks(self, state: State, kill_by_unix_ms: int) -> None:
@@ -215,16 +228,16 @@ class Effects:
         if state.phase is Phase.LOST:
             at_step = None
         elif at_step is None and self._gather.world_size:
-            at_step = await self._common_step(kill_by_unix_ms)
+            at_step = await self._common_step(kill_by_unix_ms, state.drain_id)
         leave = n.LeaveNode(at_step=at_step, kill_by_unix_ms=kill_by_unix_ms)
         self._leave = leave
         self._nodes.tell(leave)
         self._ending.told_to_leave(state, kill_by_unix_ms=kill_by_unix_ms)
 
-    async def _common_step(self, kill_by_unix_ms: int) -> int | None:
+    async def _common_step(self, kill_by_unix_ms: int, drain_id: str) -> int | None:
         """Where no stop step was agreed: the ranks leave together all the same, if they can."""
         if self._held_at_ms is None:
-            self._hold(kill_by_unix_ms)
+            self._hold(kill_by_unix_ms, drain_id)
         waited_s = (loop_ms() - (self._held_at_ms or 0)) / 1_000
         wait_s = min(POSITIONS_S - waited_s, self._clock.seconds_until(kill_by_unix_ms) / 4)
         try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Sample
@@ -46,7 +46,8 @@ class SaveKeeper:
         self._clock = clock
         self._written: dict[str, Written] = {}
         self._given_up: dict[str, threading.Event] = {}
-        self._periodic: set[asyncio.Task[None]] = set()
+        self._commits: set[asyncio.Task[None]] = set()
+        """Under way: not yet on record."""
 
     # --- reports of the nodes -------------------------------------------------------------------
 
@@ -74,9 +75,7 @@ class SaveKeeper:
 
     def _on_written(self, written: Written, *, is_drains: bool) -> None:
         if not is_drains:
-            task = self._tasks.start(self._commit_periodic(written))
-            self._periodic.add(task)
-            task.add_done_callback(self._periodic.discard)
+            self._commit(self._commit_periodic(written))
             return
         self._written[written.generation_id] = written
         self._ledger.submit(
@@ -121,7 +120,11 @@ class SaveKeeper:
         if verified is not None:
             self._ledger.submit(verified)
 
-    async def publish(self, generation_id: str, state: State) -> None:
+    def publish(self, generation_id: str, state: State) -> None:
+        """Begins it."""
+        self._commit(self._publish(generation_id, state))
+
+    async def _publish(self, generation_id: str, state: State) -> None:
         written, given_up = self._written[generation_id], self._given_up[generation_id]
         published = await self._ask_store(
             "publish",
@@ -132,7 +135,7 @@ class SaveKeeper:
             ),
         )
         if published is not None:
-            self._ledger.submit(
+            await self._ledger.submit(
                 i.ReportPublished(
                     generation_id=generation_id,
                     manifest_digest=published.manifest_digest,
@@ -160,9 +163,14 @@ class SaveKeeper:
     # --- periodic saves -------------------------------------------------------------------------
 
     async def settle(self, *, timeout_s: float) -> None:
-        """Wait for periodic saves that are being committed."""
-        if self._periodic:
-            await asyncio.wait(self._periodic, timeout=timeout_s)
+        """Wait for saves that are being committed, until that is on record."""
+        if self._commits:
+            await asyncio.wait(self._commits, timeout=timeout_s)
+
+    def _commit(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks.start(work)
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
 
     async def _commit_periodic(self, written: Written) -> None:
         state, began_ms = self._ledger.state, loop_ms()

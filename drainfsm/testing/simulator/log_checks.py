@@ -11,6 +11,10 @@ from drainfsm.core.rules import broken_rules, drains_of
 from drainfsm.core.state import State
 from drainfsm.testing.simulator.plan import JOB, LATE_MS
 
+LEAVE_MS_MIN = 1_200
+"""For a rank to end its step and itself, before an agent whose clock is as far ahead of the
+coordinator's as it may be kills it."""
+
 LEAVE_MS = 400
 """For a decision that is due to be made and written."""
 
@@ -110,6 +114,9 @@ def outcomes(records: Sequence[Record], *, epoch: int) -> Iterator[str]:
     for record in records:
         for event in record.events:
             match event:
+                case e.AttemptStarted(allowances=given):
+                    leave_ms = given.exit_margin_ms // 2 - 2 * given.clock_skew_ms
+                    margin_left = leave_ms >= LEAVE_MS_MIN
                 case e.NoticeReceived(budget=budget):
                     enough = budget.remaining_ms > budget.exit_margin_ms
                     margin_left = margin_left and healthy and enough

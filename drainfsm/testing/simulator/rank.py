@@ -99,12 +99,12 @@ class Rank:
                 self.exit(1)
             case m.AbortSave(generation_id=generation):
                 self._saves.abort(generation)
-            case m.Ask():
-                self.say(self._position())
+            case m.Ask(number=number):
+                self.say(self._position(number))
             case _:
                 self._standing.accept(order, self._raise_flag)
                 if isinstance(order, m.Hold):
-                    self.say(self._position())
+                    self.say(self._position(order.number))
                 if self._waiting:
                     self._waiting = False
                     self.after(0, self.look)
@@ -112,12 +112,18 @@ class Rank:
     def _raise_flag(self) -> None:
         self._attention = True
 
-    def _position(self) -> m.Position:
+    def _position(self, number: int) -> m.Position:
         left_ms = None
         if self._phase_ends_ms is not None:
             left_ms = max(0, self._phase_ends_ms - self._timeline.now_ms)
         step_ms = max(self._recent_ms, default=0)
-        return m.Position(step=self.step, step_ms=step_ms, phase=self._phase, phase_left_ms=left_ms)
+        return m.Position(
+            number=number,
+            step=self.step,
+            step_ms=step_ms,
+            phase=self._phase,
+            phase_left_ms=left_ms,
+        )
 
     def agent_gone(self) -> None:
         """``Session.on_agent_gone``."""
