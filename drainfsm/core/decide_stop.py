@@ -111,6 +111,8 @@ def withdraw_notice(draft: Draft, given: i.WithdrawNotice) -> None:
 def report_cordon(draft: Draft, given: i.ReportCordon) -> None:
     """The notice has been handled: evaluate the rule, then ask the ranks to stop."""
     state, now = draft.state, draft.now_unix_ms
+    if given.drain_id not in ("", state.drain_id):
+        return
     if state.cordon is not None or state.phase is Phase.CANCELLED or state.phase.over:
         return
     if state.phase not in (Phase.NOTICED, Phase.LEAVING):
@@ -132,6 +134,8 @@ def report_cordon(draft: Draft, given: i.ReportCordon) -> None:
 def report_positions(draft: Draft, given: i.ReportPositions) -> None:
     """Every rank is held at its next boundary: the stop step is the highest step + 1."""
     state = draft.state
+    if given.drain_id not in ("", state.drain_id):
+        return
     if state.phase is not Phase.NOTICED:
         if state.phase is Phase.IDLE or state.phase is Phase.SCHEDULED:
             raise reject(state, given, "no rank was asked to hold")

@@ -56,6 +56,8 @@ class ReportCordon(Input, frozen=True, kw_only=True):
     outcome: str
     duration_ms: int
     detail: str = ""
+    drain_id: str = ""
+    """Whose cordon it was; empty: the present drain's. One of an earlier drain adds nothing."""
 
 
 class NodePosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,8 @@ class ReportPositions(Input, frozen=True, kw_only=True):
 
     positions: tuple[NodePosition, ...]
     accumulation: str = "finish"
+    drain_id: str = ""
+    """Whose hold they answer; empty: the present drain's. Those of an earlier one add nothing."""
 
 
 class ReportQuiesced(Input, frozen=True, kw_only=True):

@@ -58,6 +58,8 @@ class LocalRanks:
         """Ranks that have said their size since it was last reported."""
 
         self._hold = False
+        self._hold_number = 0
+        self._drain_id = ""
         self._stop_step: int | None = None
         self.leaving = False
 
@@ -119,7 +121,7 @@ class LocalRanks:
         if self.leaving:
             local.send(m.Leave(at_step=None))
         elif self._hold:
-            local.send(m.Hold())
+            local.send(m.Hold(number=self._hold_number))
             if self._stop_step is not None:
                 local.send(m.ReleaseTo(stop_step=self._stop_step))
 
@@ -164,11 +166,11 @@ class LocalRanks:
 
     def _on_position(self, local: LocalRank, position: m.Position) -> None:
         local.position = position
-        if not self._hold or local.held:
+        if not self._hold or local.held or position.number != self._hold_number:
             return
         local.held = True
         if self._complete and all(r.held for r in self._ranks.values()):
-            self._report(n.NodeHeld(position=self._node_position()))
+            self._report(n.NodeHeld(position=self._node_position(), drain_id=self._drain_id))
 
     def _node_position(self) -> NodePosition:
         found = {r.rank: r.position for r in self._ranks.values() if r.position is not None}
@@ -238,13 +240,15 @@ class LocalRanks:
 
     # --- what the coordinator says --------------------------------------------------------------
 
-    def hold(self) -> None:
+    def hold(self, drain_id: str = "") -> None:
         self._hold = True
+        self._hold_number += 1
+        self._drain_id = drain_id
         self._stop_step = None
         for local in self._ranks.values():
             local.held = False
             local.quiesced_step = None
-        self._tell(m.Hold())
+        self._tell(m.Hold(number=self._hold_number))
 
     def release_to(self, stop_step: int) -> None:
         self._hold = True
@@ -270,7 +274,7 @@ class LocalRanks:
     def ask(self) -> None:
         """Have the ranks that are late say where they are."""
         for local in self._late():
-            local.send(m.Ask())
+            local.send(m.Ask(number=self._hold_number))
 
     def missing(self) -> tuple[MissingRank, ...]:
         """Who has not done what was asked last."""

@@ -34,6 +34,9 @@ class Attach(Message, frozen=True, kw_only=True):
 class Position(Message, frozen=True, kw_only=True):
     """Where the rank stands: the answer to ``Hold`` and ``Ask``, given by its reader thread."""
 
+    number: int = 0
+    """Of the ``Hold`` or ``Ask``: one that was called off may be answered behind the next."""
+
     step: int
     """Last completed step; -1: none yet."""
 
@@ -143,9 +146,14 @@ class Refused(Message, frozen=True, kw_only=True):
 class Hold(Message, frozen=True, kw_only=True):
     """Stop at the next step boundary, and say at once where you are."""
 
+    number: int = 0
+
 
 class Ask(Message, frozen=True, kw_only=True):
     """Say where you are."""
+
+    number: int = 0
+    """Of the hold that was not answered in time."""
 
 
 class ReleaseTo(Message, frozen=True, kw_only=True):

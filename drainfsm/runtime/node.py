@@ -226,10 +226,10 @@ class Node:
                 self._notices.on_answer(order)
             case n.SetBackstop(kill_by_unix_ms=kill_by, exit_by_unix_ms=exit_by):
                 self._limits.set_backstop(kill_by, exit_by)
-            case n.CordonNode(nodes=names, timeout_ms=timeout_ms):
-                self._tasks.start(self._cordon(names, timeout_ms))
-            case n.HoldNode(answer_by_unix_ms=answer_by):
-                ranks.hold()
+            case n.CordonNode():
+                self._tasks.start(self._cordon(order))
+            case n.HoldNode(answer_by_unix_ms=answer_by, drain_id=drain_id):
+                ranks.hold(drain_id)
                 self._expect(answer_by)
             case n.ReleaseNode(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by):
                 ranks.release_to(stop_step)
@@ -266,9 +266,9 @@ class Node:
         if missing := self._ranks.missing():
             self._link.send(n.NodeLate(missing=missing))
 
-    async def _cordon(self, names: tuple[str, ...], timeout_ms: int) -> None:
-        outcome, detail = await self._hearing.cordon(names, timeout_ms=timeout_ms)
-        self._link.send(n.NodeCordoned(outcome=outcome, detail=detail))
+    async def _cordon(self, order: n.CordonNode) -> None:
+        outcome, detail = await self._hearing.cordon(order.nodes, timeout_ms=order.timeout_ms)
+        self._link.send(n.NodeCordoned(outcome=outcome, detail=detail, drain_id=order.drain_id))
 
     # --- ranks ----------------------------------------------------------------------------------
 

@@ -83,6 +83,8 @@ class NodeHeld(Message, frozen=True, kw_only=True):
     """Every rank of the node said where it is, with the flag up: none runs past the next step."""
 
     position: NodePosition
+    drain_id: str = ""
+    """Of the hold that this answers."""
 
 
 class NodeQuiesced(Message, frozen=True, kw_only=True):
@@ -164,6 +166,7 @@ class NodeExited(Message, frozen=True, kw_only=True):
 class NodeCordoned(Message, frozen=True, kw_only=True):
     outcome: str
     detail: str
+    drain_id: str = ""
 
 
 class NodeNotice(Message, frozen=True, kw_only=True):
@@ -226,10 +229,12 @@ class SetBackstop(Message, frozen=True, kw_only=True):
 class CordonNode(Message, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     timeout_ms: int
+    drain_id: str = ""
 
 
 class HoldNode(Message, frozen=True, kw_only=True):
     answer_by_unix_ms: int
+    drain_id: str = ""
 
 
 class ReleaseNode(Message, frozen=True, kw_only=True):

@@ -200,15 +200,16 @@ class Session(Reports, Generic[C]):
         if not isinstance(order, m.Ask):
             self._standing.accept(order, self._raise_flag)
         if isinstance(order, m.Hold | m.Ask):
-            self._send(self._position())  # reads the step after the flag was raised
+            self._send(self._position(order.number))  # reads the step after the flag was raised
 
     def _raise_flag(self) -> None:
         self._attention = True
 
-    def _position(self) -> m.Position:
+    def _position(self, number: int) -> m.Position:
         step, phase = self.last_step, self._phase
         self._times.saw(step)
         return m.Position(
+            number=number,
             step=step,
             step_ms=self._times.longest_ms,
             phase=phase.name,

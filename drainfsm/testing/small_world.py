@@ -124,6 +124,11 @@ def given_inputs(
         yield Given("ReceiveNotice", i.ReceiveNotice(notice=notice_of(model)), model)
     for native_id in sorted({model.native_id for model in notices}):
         yield Given("WithdrawNotice", i.WithdrawNotice(source="model", native_id=native_id))
+    for number in range(1, state.drain_count):  # late reports of drains that were called off
+        late = f"{state.job_id}/{state.epoch}/{number}"
+        cordon = i.ReportCordon(outcome="success", duration_ms=1, drain_id=late)
+        yield Given("ReportCordon", cordon)
+        yield Given("ReportPositions", _positions(node_count, None, drain_id=late))
     if "CordonNodes" in ordered:
         yield Given("ReportCordon", i.ReportCordon(outcome="success", duration_ms=1))
     if "HoldRanks" in ordered:
@@ -145,8 +150,11 @@ def given_inputs(
     yield Given("Tick", i.Tick())
 
 
-def _positions(node_count: int, busy_for_ms: int | None) -> i.ReportPositions:
+def _positions(
+    node_count: int, busy_for_ms: int | None, *, drain_id: str = ""
+) -> i.ReportPositions:
     return i.ReportPositions(
+        drain_id=drain_id,
         positions=tuple(
             i.NodePosition(
                 node=node,
@@ -158,7 +166,7 @@ def _positions(node_count: int, busy_for_ms: int | None) -> i.ReportPositions:
                 busy_for_ms=busy_for_ms,
             )
             for node in range(node_count)
-        )
+        ),
     )
 
 

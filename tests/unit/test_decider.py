@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.core import events as e
 from drainfsm.core import inputs as i
@@ -368,3 +369,15 @@ def _budget() -> Budget:
 def test_nothing_is_accepted_before_the_attempt_started() -> None:
     with pytest.raises(InputRejectedError, match="has not started"):
         decide(State(), i.Tick(), now_unix_ms=NOON_UNIX_MS)
+
+
+def test_a_late_report_of_a_drain_that_was_called_off_is_not_taken_for_the_next_ones() -> None:
+    s = Scenario()
+    s.given(s.notice(hard=False), i.WithdrawNotice(source="spot", native_id="n1"))
+    called_off = s.state.drain_id
+    s.given(s.notice(native_id="n2"))
+    assert s.when(replace(s.cordoned(), drain_id=called_off)) == ()
+    s.given(replace(s.cordoned(), drain_id=s.state.drain_id))
+    assert s.when(replace(s.positions(step=7), drain_id=called_off)) == ()
+    assert kinds(s.when(s.positions(step=100))) == ["stop_step_agreed"]
+    assert s.state.stop_step == 101

@@ -58,8 +58,10 @@ def formed(node: OneNode) -> OneNode:
     return node
 
 
-def at(step: int, *, phase: str = "train", left_ms: int | None = None) -> m.Position:
-    return m.Position(step=step, step_ms=10, phase=phase, phase_left_ms=left_ms)
+def at(
+    step: int, *, phase: str = "train", left_ms: int | None = None, number: int = 1
+) -> m.Position:
+    return m.Position(number=number, step=step, step_ms=10, phase=phase, phase_left_ms=left_ms)
 
 
 def test_the_node_is_formed_once_its_last_rank_has_attached(node: OneNode) -> None:
@@ -110,8 +112,8 @@ def test_a_rank_that_does_not_fit_is_refused(
 
 
 def test_positions_are_reported_when_every_rank_is_held(formed: OneNode) -> None:
-    formed.ranks.hold()
-    assert formed.told[2] == formed.told[3] == [m.Hold()]
+    formed.ranks.hold("job/1/1")
+    assert formed.told[2] == formed.told[3] == [m.Hold(number=1)]
     formed.say(2, at(7))
     assert formed.new_reports() == []
     formed.say(3, at(6, phase="eval", left_ms=900))
@@ -126,9 +128,25 @@ def test_positions_are_reported_when_every_rank_is_held(formed: OneNode) -> None
                 busy_rank=3,
                 busy_phase="eval",
                 busy_for_ms=900,
-            )
+            ),
+            drain_id="job/1/1",
         )
     ]
+
+
+def test_an_answer_to_a_hold_that_was_called_off_is_none_to_the_next(formed: OneNode) -> None:
+    """Between the two the rank went on: the step that it says is long past."""
+    formed.ranks.hold("job/1/1")
+    formed.ranks.resume()
+    formed.ranks.hold("job/1/2")
+    formed.say(2, at(7, number=1))
+    formed.say(3, at(7, number=1))
+    assert formed.new_reports() == []
+    formed.say(2, at(9, number=2))
+    formed.say(3, at(9, number=2))
+    (held,) = formed.new_reports()
+    assert isinstance(held, n.NodeHeld)
+    assert (held.drain_id, held.position.max_step) == ("job/1/2", 9)
 
 
 def test_a_rank_that_attaches_during_a_drain_is_told_what_the_others_were(node: OneNode) -> None:
@@ -136,7 +154,7 @@ def test_a_rank_that_attaches_during_a_drain_is_told_what_the_others_were(node: 
     node.ranks.hold()
     node.ranks.release_to(9)
     node.attach(3)
-    assert node.told[3] == [m.Hold(), m.ReleaseTo(stop_step=9)]
+    assert node.told[3] == [m.Hold(number=1), m.ReleaseTo(stop_step=9)]
     node.ranks.leave(9)
     node.end(3)
     node.attach(3)
@@ -161,7 +179,7 @@ def test_late_ranks_are_named_with_what_they_do(formed: OneNode) -> None:
     formed.ranks.release_to(8)
     formed.say(2, m.Quiesced(step=8))
     formed.ranks.ask()
-    assert formed.told[3][-1] == m.Ask()
+    assert formed.told[3][-1] == m.Ask(number=1)
     assert m.Ask() not in formed.told[2]
     formed.say(3, at(7, phase="compile"))
     assert formed.ranks.missing() == (MissingRank(rank=3, node=1, last_step=7, phase="compile"),)
