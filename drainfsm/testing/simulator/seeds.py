@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from drainfsm.core.budget import Allowances
 from drainfsm.core.state import Phase
 from drainfsm.testing.simulator.plan import Event, GivenNotice, Happening, Plan, World
@@ -38,6 +40,12 @@ LAGS_MS = (0, 0, 1, 3, 10, 30, 100, 500, 2_000)
 NOTICE_PHASES = (*ANY, *COMMITTING, Phase.LEAVING, Phase.LEAVING)
 
 
+STORMS = 0.12
+"""Part of the attempts in which a notice comes in every state."""
+
+STORM_MS = 50_000
+
+
 class Kind(NamedTuple):
     """How a class of faults is drawn."""
 
@@ -50,39 +58,39 @@ class Kind(NamedTuple):
 
 
 FAULTS: dict[str, Kind] = {
-    "clock_step": Kind(4, ANY, 2, 600_000),
+    "clock_step": Kind(6, ANY, 2, 600_000),
     "delay": Kind(4, ANY, 8_000, 1_500),
-    "cut": Kind(8, ANY),
+    "cut": Kind(10, ANY),
     "silence": Kind(5, ANY, 25_000, 2),
-    "broker_away": Kind(3, ANY, 60_000),
-    "broker_mute": Kind(4, ANY, 10_000),
-    "broker_rollback": Kind(5, ANY, 0, 40),
+    "broker_away": Kind(4, ANY, 60_000),
+    "broker_mute": Kind(5, ANY, 10_000),
+    "broker_rollback": Kind(7, ANY, 0, 40),
     "store_away": Kind(5, COMMITTING, 4_000),
-    "store_mute": Kind(5, COMMITTING, 6_000),
+    "store_mute": Kind(7, COMMITTING, 6_000),
     "store_late": Kind(5, COMMITTING, 6_000),
     "store_hung": Kind(5, COMMITTING, 30_000),
-    "store_slow": Kind(3, COMMITTING, 10_000, 1_500),
+    "store_slow": Kind(6, COMMITTING, 10_000, 1_500),
     "store_full": Kind(5, SAVING, 8_000),
     "store_lies": Kind(7, SAVING, 8_000),
     "journal_full": Kind(3, ANY, 20_000),
     "journal_slow": Kind(3, ANY, 10_000, 800),
     "journal_hung": Kind(3, ANY, 15_000),
-    "cordon_failed": Kind(4, EARLY, 60_000),
-    "cordon_hung": Kind(4, EARLY, 60_000),
+    "cordon_failed": Kind(7, EARLY, 60_000),
+    "cordon_hung": Kind(6, EARLY, 60_000),
     "rank_hung": Kind(4, STOPPING),
     "rank_frozen": Kind(4, STOPPING),
-    "rank_dead": Kind(4, ANY),
+    "rank_dead": Kind(8, ANY),
     "rank_slow": Kind(4, EARLY, 0, 6),
     "rank_busy": Kind(5, EARLY, 15_000, 2),
-    "rank_unkillable": Kind(4, ANY),
+    "rank_unkillable": Kind(5, ANY),
     "ranks_restarted": Kind(5, EARLY),
     "source_failed": Kind(2, EARLY),
-    "agent_dead": Kind(6, ANY),
-    "node_lost": Kind(6, ANY),
+    "agent_dead": Kind(11, ANY),
+    "node_lost": Kind(9, ANY),
     "coordinator_dead": Kind(6, ANY),
     "host_lost": Kind(4, ANY),
     "takeover": Kind(12, (*ANY, *COMMITTING)),
-    "stopped": Kind(14, (*ANY, *COMMITTING), 60_000),
+    "stopped": Kind(18, (*ANY, *COMMITTING), 60_000),
 }
 
 
@@ -150,9 +158,9 @@ def _fault(chance: random.Random, world: World) -> Happening:
     )
 
 
-def _notices(chance: random.Random, world: World, attempt: int) -> list[Event]:
+def _notices(chance: random.Random, world: World, attempt: int) -> list[GivenNotice]:
     """Most attempts get one that opens a drain, some get more of them at any time."""
-    events: list[Event] = []
+    events: list[GivenNotice] = []
     if chance.random() < 0.85:
         at_ms = chance.randint(0, 15_000)
         events.append(_notice(chance, world, attempt, when=(None, at_ms), withdraw=False))
@@ -162,8 +170,27 @@ def _notices(chance: random.Random, world: World, attempt: int) -> list[Event]:
         if withdraw:
             phase = chance.choice((Phase.SCHEDULED, Phase.SCHEDULED, Phase.NOTICED, when[0]))
             when = (phase, when[1])
-        events.append(_notice(chance, world, attempt, when=when, withdraw=withdraw))
+        notice = _notice(chance, world, attempt, when=when, withdraw=withdraw)
+        soft = [event for event in events if not event.hard and not event.withdraw]
+        if withdraw and soft:
+            meant = chance.choice(soft)
+            notice = replace(
+                notice, what=meant.what, native_id=meant.native_id, node=meant.node, hard=False
+            )
+        events.append(notice)
+    if chance.random() < STORMS:
+        events += _storm(chance, world, attempt)
     return events
+
+
+def _storm(chance: random.Random, world: World, attempt: int) -> list[GivenNotice]:
+    """One in every state, with a deadline that changes little."""
+    storm: list[GivenNotice] = []
+    for phase in PHASES:
+        when, withdraw = (phase, chance.choice(LAGS_MS[:4])), chance.random() < 0.3
+        notice = _notice(chance, world, attempt, when=when, withdraw=withdraw)
+        storm.append(replace(notice, in_ms=None if notice.in_ms is None else STORM_MS))
+    return storm
 
 
 def _notice(
