@@ -80,10 +80,12 @@ Complete(r) ==
   /\ inside' = [inside EXCEPT ![r] = FALSE]
   /\ UNCHANGED <<alive, order, net, round, phase, stop>>
 
-Hear(r, m) ==
-  /\ alive[r] /\ m \in net /\ m.kind \in Orders
-  /\ Supersedes(m, order[r])
-  /\ order' = [order EXCEPT ![r] = m]
+Hear(r) ==
+  /\ alive[r]
+  /\ \E m \in net :
+       /\ m.kind \in Orders
+       /\ Supersedes(m, order[r])
+       /\ order' = [order EXCEPT ![r] = m]
   /\ UNCHANGED <<done, inside, alive, net, round, phase, stop>>
 
 ReportPosition(r) ==
@@ -155,8 +157,7 @@ QuiesceTimedOut ==
 
 Next ==
   \/ \E r \in Ranks :
-       \/ Enter(r) \/ Complete(r) \/ ReportPosition(r) \/ ReportQuiesced(r) \/ Die(r)
-       \/ \E m \in net : Hear(r, m)
+       Enter(r) \/ Complete(r) \/ Hear(r) \/ ReportPosition(r) \/ ReportQuiesced(r) \/ Die(r)
   \/ HoldRanks \/ StopStepAgreed \/ RanksQuiesced \/ DrainCancelled \/ QuiesceTimedOut
 
 Spec == Init /\ [][Next]_vars
@@ -165,7 +166,7 @@ Spec == Init /\ [][Next]_vars
 Fair ==
   /\ \A r \in Ranks :
        /\ WF_vars(Enter(r)) /\ WF_vars(Complete(r))
-       /\ WF_vars(\E m \in net : Hear(r, m))
+       /\ WF_vars(Hear(r))
        /\ WF_vars(ReportPosition(r)) /\ WF_vars(ReportQuiesced(r))
   /\ WF_vars(StopStepAgreed) /\ WF_vars(RanksQuiesced)
 

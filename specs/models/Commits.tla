@@ -76,12 +76,13 @@ Become(a, fields) == attempt' = [attempt EXCEPT ![a] = fields @@ @]
 (* `fields @@ @`: the named fields change, the others stay. *)
 
 (* Put-if-absent: the store takes the first put of a slot and refuses the others. *)
-Land(m) ==
-  /\ m \in flight
-  /\ flight' = flight \ {m}
-  /\ slots' = CASE m.slot = Len(slots) + 1 -> Append(slots, m.entry)
-                [] m.slot <= Len(slots) /\ Fault = "put_replaces" -> [slots EXCEPT ![m.slot] = m.entry]
-                [] OTHER -> slots
+Land ==
+  /\ \E m \in flight :
+       /\ flight' = flight \ {m}
+       /\ slots' =
+            CASE m.slot = Len(slots) + 1 -> Append(slots, m.entry)
+              [] m.slot <= Len(slots) /\ Fault = "put_replaces" -> [slots EXCEPT ![m.slot] = m.entry]
+              [] OTHER -> slots
   /\ UNCHANGED <<requeue, parts, manifest, writers, attempt, cleaner, losses>>
 
 (* Claiming *)
@@ -259,7 +260,7 @@ Delete(g) ==
   /\ UNCHANGED <<slots, flight, requeue, writers, attempt, cleaner, losses>>
 
 Next ==
-  \/ \E m \in flight : Land(m)
+  \/ Land
   \/ \E a \in Attempts :
        \/ SendClaim(a) \/ SettleClaim(a) \/ Derive(a) \/ CheckpointRestored(a)
        \/ SaveStarted(a) \/ EntriesVerified(a) \/ SyncManifest(a)

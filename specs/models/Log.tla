@@ -110,9 +110,9 @@ Answer(m, accepted) ==                                \* heard by the shipper th
          /\ shipper' = [shipper EXCEPT ![m.by] =
               IF accepted THEN [next |-> m.record + 1, expect |-> Len(stream')] ELSE None]
 
-Arrive(m) ==
-  /\ m \in flight
-  /\ LET fits == m.expect = Len(stream)
+Arrive(s) ==                                          \* one of that shipper's messages
+  /\ \E m \in {sent \in flight : sent.by = s} :
+     LET fits == m.expect = Len(stream)
          leaks == ~fits /\ leaked < Leaks /\ ~calm
      IN  \/ /\ fits \/ leaks
             /\ stream' = Append(stream, m.record)
@@ -120,14 +120,14 @@ Arrive(m) ==
             /\ flight' = flight \ {m} \/ (~calm /\ flight' = flight)   \* it may arrive once more
             /\ Answer(m, TRUE)
          \/ /\ ~fits
-            /\ UNCHANGED <<stream, leaked, relapsed, calm>>
+            /\ UNCHANGED <<stream, leaked>>
             /\ flight' = flight \ {m}
             /\ Answer(m, FALSE)
   /\ UNCHANGED <<journal, tail, ran, up, relapsed, calm>>
 
-Drop(m) ==
-  /\ ~calm /\ m \in flight
-  /\ flight' = flight \ {m}
+Drop ==
+  /\ ~calm
+  /\ \E m \in flight : flight' = flight \ {m}
   /\ UNCHANGED <<journal, tail, ran, up, shipper, stream, leaked, relapsed, calm>>
 
 Doubt(s) ==                                           \* time-out, reconnect, restart
@@ -150,8 +150,8 @@ Relapse ==                                            \* it lost the newest; eve
 Next ==
   \/ BecomeCalm \/ Relapse
   \/ Write \/ Sync \/ Crash \/ RunEffects
-  \/ \E s \in Shippers : Look(s) \/ Publish(s) \/ Doubt(s)
-  \/ \E m \in flight : Arrive(m) \/ Drop(m)
+  \/ \E s \in Shippers : Look(s) \/ Publish(s) \/ Arrive(s) \/ Doubt(s)
+  \/ Drop
 
 Spec == Init /\ [][Next]_vars
 
@@ -159,7 +159,7 @@ Spec == Init /\ [][Next]_vars
 Fair ==
   /\ WF_vars(BecomeCalm)
   /\ \A s \in Shippers :
-       WF_vars(Look(s)) /\ WF_vars(Publish(s)) /\ WF_vars(\E m \in flight : m.by = s /\ Arrive(m))
+       WF_vars(Look(s)) /\ WF_vars(Publish(s)) /\ WF_vars(Arrive(s))
 LiveSpec == Spec /\ Fair
 Symmetric == Permutations(Shippers)
 
