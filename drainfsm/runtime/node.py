@@ -35,7 +35,8 @@ LAUNCHER_S = 1.0
 many seconds in its exit barrier, asking a store that has gone."""
 
 END_S = 0.5
-"""The last wait for processes that were killed: usually they are long gone."""
+"""The last wait for processes that were killed: usually they are long gone. At most half of what
+the backstop leaves between the end of the agent and the deadline."""
 
 
 OWN_EXIT_MS_MAX = 2_000
@@ -121,7 +122,8 @@ class Node:
     async def end(self) -> None:
         """No process of the job outlives its agent."""
         self._limits.close()
-        await self.job.kill(timeout_s=END_S)
+        margin_s = self._config.allowances.exit_margin_ms / 1_000
+        await self.job.kill(timeout_s=min(END_S, margin_s / 16))
 
     def lose(self, reason: str) -> None:
         """The attempt is lost: kill the ranks and leave, to be started again."""

@@ -17,17 +17,20 @@ from drainfsm.testing.simulator.universe import Universe
 ATTEMPT_MS = 120_000
 """Longest that an attempt lasts after the notice that ends it, stops and hangs included."""
 
+SETTLE_MS = 45_000
+"""For what was asked of the store and the disk, and is done when nobody waits for it any more."""
+
 SHIP_MS = 60_000
 
 
 class Result:
     """What came of a plan."""
 
-    def __init__(self, cluster: Cluster, found: list[str]) -> None:
+    def __init__(self, cluster: Cluster, found: list[str], *, took_ms: int) -> None:
         self.plan = cluster.universe.plan
         self.problems = found
         self.tally: Tally = cluster.universe.tally
-        self.took_ms = cluster.universe.timeline.now_ms
+        self.took_ms = took_ms
         self.history: list[tuple[int, list[Record]]] = [
             (epoch, list(disk.records(epoch)))
             for disk in cluster.universe.disks
@@ -53,8 +56,11 @@ def simulate(plan: Plan) -> Result:
 
 def finish(cluster: Cluster) -> Result:
     """Everything has ended: is it as it must be?"""
+    timeline = cluster.universe.timeline
+    took_ms = timeline.now_ms
+    timeline.run(until_us=timeline.now_us + SETTLE_MS * US_PER_MS, over=lambda: False)
     _ship_the_rest(cluster)
-    result = Result(cluster, problems(cluster))
+    result = Result(cluster, problems(cluster), took_ms=took_ms)
     _count(cluster, result)
     return result
 
