@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -117,4 +118,5 @@ def _scale(sizes: Sequence[int]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has enough is no error
     sys.exit(main())
