@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from functools import partial
 
 from drainfsm.core import effects as fx
 from drainfsm.core import inputs as i
@@ -283,7 +284,9 @@ class Effects:
         else:
             try:
                 async with asyncio.timeout(REQUEUE_S):
-                    await in_thread("requeue", lambda: self._publisher.record_requeue(record))
+                    record = await in_thread(
+                        "requeue", partial(self._publisher.record_requeue, record)
+                    )
             except TimeoutError:
                 error = "the store did not answer in time"
             except (DrainfsmError, OSError) as failure:

@@ -119,8 +119,26 @@ class Publisher:
         with self._one_at_a_time:
             pass  # the one under way is over
 
-    def record_requeue(self, record: RequeueRecord) -> None:
-        write_requeue(self._store, record)
+    def record_requeue(self, record: RequeueRecord) -> RequeueRecord:
+        """Write the record, as it was written. Where this attempt has committed something newer
+        than the record knows (the answer is still under way), that is what it names.
+
+        Raises:
+            StoreUnreachableError: no answer; without a record the newest commit counts.
+        """
+        with self._one_at_a_time:
+            newest = self._log.head().commit
+            if newest is not None and newest.epoch == self._epoch:
+                record = msgspec.structs.replace(
+                    record,
+                    generation_id=newest.generation_id,
+                    manifest_digest=newest.manifest_digest,
+                    step=newest.step,
+                    world_size=newest.world_size,
+                    layout=self._settings.layout,
+                )
+            write_requeue(self._store, record)
+        return record
 
     def check_not_fenced(self) -> None:
         """Raises: FencedError: a newer epoch has claimed the job."""
