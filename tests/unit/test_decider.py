@@ -334,6 +334,20 @@ def test_a_fenced_attempt_gives_up_and_is_lost() -> None:
     assert kinds(s.when(i.ReportFenced(by_epoch=2))) == ["attempt_fenced", "save_abandoned"]
 
 
+def test_an_attempt_that_has_finished_is_not_lost_when_a_newer_one_claims() -> None:
+    s = Scenario().given(i.ReportExited(exit_code=0, nodes=()))
+    assert kinds(s.when(i.ReportFenced(by_epoch=2))) == ["attempt_fenced"]
+    assert s.state.phase is Phase.IDLE
+
+
+def test_a_commit_of_what_was_not_verified_is_refused_in_every_state() -> None:
+    s = Scenario().saving()
+    s.when(i.ReportSaveFailed(generation_id=s.state.generation_id or "", reason="disk full"))
+    assert s.state.phase is Phase.LEAVING
+    with pytest.raises(InputRejectedError, match="not verified"):
+        s.when(s.published())
+
+
 def test_ranks_that_die_while_quiescing_are_named() -> None:
     s = Scenario()
     s.given(s.notice(), s.cordoned(), s.positions())
