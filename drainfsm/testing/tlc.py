@@ -94,7 +94,9 @@ def run(
 
     ``short``: the run ends so soon that optimising the checker's own code would not pay.
     """
-    command = ["java", "-XX:+UseSerialGC", f"-Xmx{heap_mb}m"]
+    own = scratch / "java"  # TLC unpacks its modules there and removes them: never shared
+    own.mkdir(parents=True, exist_ok=True)
+    command = ["java", "-XX:+UseSerialGC", f"-Xmx{heap_mb}m", f"-Djava.io.tmpdir={own}"]
     command += ["-XX:TieredStopAtLevel=1"] if short else []
     command += ["-cp", str(jar()), "tlc2.TLC"]
     command += ["-deadlock", "-cleanup", "-workers", str(workers), "-metadir", str(scratch)]
