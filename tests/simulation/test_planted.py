@@ -12,8 +12,10 @@ from drainfsm.core import inputs as i
 from drainfsm.core.fold import Fold, evolve
 from drainfsm.core.records import Record
 from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.coordinator import Coordinator
 from drainfsm.runtime.ledger import Ledger
 from drainfsm.runtime.link import TcpLink
+from drainfsm.runtime.local_ranks import LocalRanks
 from drainfsm.runtime.node import Node
 from drainfsm.runtime.publisher import Publisher
 from drainfsm.runtime.saves import Written
@@ -78,6 +80,14 @@ def acts_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ledger, "_append", append)
 
 
+def goes_on_without_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Coordinator, "node_gone", lambda *given: None)
+
+
+def holds_ranks_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalRanks, "resume", lambda ranks: None)
+
+
 def counts_every_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(fold: Fold, record: Record) -> bool:
         fold.position += 1
@@ -103,6 +113,8 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "a node that waits for the coordinator's answer": (waits_for_the_coordinator, "I9"),
     "a clock that follows the wall": (trusts_the_wall_clock, "I9"),
     "a coordinator that does not look at the time": (never_ticks, "I9"),
+    "an attempt that goes on without one of its nodes": (goes_on_without_a_node, "I9"),
+    "ranks that stay held when a drain is called off": (holds_ranks_for_ever, "ranks stand at"),
     "a decision acted upon before it is on record": (acts_before_it_writes, "I10"),
 }
 

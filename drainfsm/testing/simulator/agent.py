@@ -86,7 +86,11 @@ class SimulatedAgent:
     @property
     def listening(self) -> bool:
         """It has joined: its sources are watched, and ``drainfsm notify`` finds it."""
-        return self.call is not None and not self.process.dead
+        return self.listened and not self.process.dead
+
+    @property
+    def listened(self) -> bool:
+        return self.call is not None
 
     def warn(self, text: str) -> None:
         self.said.append(text)

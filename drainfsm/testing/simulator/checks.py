@@ -65,7 +65,7 @@ def _log(cluster: Cluster, disk: Disk, epoch: int) -> Iterator[str]:
     universe = cluster.universe
     records = list(disk.records(epoch))
     stream = universe.broker.read(job_id=JOB, epoch=epoch)
-    yield from log_problems(records, epoch=epoch)
+    yield from log_problems(records, epoch=epoch, committed=universe.store.committed)
     yield from stream_problems(records, stream, epoch=epoch)
     attempt = cluster.attempt_of(epoch)
     if attempt is not None and not attempt.agents[0].was_stopped:
@@ -112,28 +112,31 @@ def _leftover(agent: SimulatedAgent, ended_ms: int) -> Iterator[str]:
 
 def _losses(attempt: SimulatedAttempt) -> Iterator[str]:
     """An attempt that lost a node does not go on without it."""
-    lost_us = [a.process.ended_us for a in attempt.agents if a.killed and a.call is not None]
-    began_us = min((at for at in lost_us if at is not None), default=None)
-    faults = attempt.universe.tally
-    if began_us is None or faults.journal_faults:
+    lost = [a for a in attempt.agents if a.killed and a.listened and a.process.ended_us is not None]
+    if not lost or attempt.universe.tally.journal_faults:
         return
+    first = min(lost, key=lambda agent: agent.process.ended_us or 0)
+    began_ms = (first.process.ended_us or 0) // 1_000
+    noticed_ms = began_ms + _silence_ms(first)
     for agent in attempt.agents:
         ended_us = agent.process.ended_us
-        if agent.was_stopped or agent.killed or ended_us is None or agent.call is None:
+        if agent.was_stopped or agent.killed or ended_us is None or not agent.listened:
             continue
-        limit_ms = began_us // 1_000 + _silence_ms(attempt) + LOST_MS
-        if agent.exit_by_ms is not None:
+        limit_ms = noticed_ms + LOST_MS
+        if agent.exit_by_ms is not None and agent.told_ms <= noticed_ms + 1_000:  # in a drain
             limit_ms = max(limit_ms, agent.exit_by_ms + EXIT_MS)
         if ended_us // 1_000 > limit_ms:
             yield (
-                f"I9: a node was lost at {began_us // 1_000} ms, and {agent.process.name} ended "
+                f"I9: node {first.node} was lost at {began_ms} ms, and {agent.process.name} ended "
                 f"at {ended_us // 1_000} ms"
             )
 
 
-def _silence_ms(attempt: SimulatedAttempt) -> int:
-    """Until a silent node is noticed."""
-    world = attempt.universe.plan.world
+def _silence_ms(lost: SimulatedAgent) -> int:
+    """Until it is noticed: at once where the kernel closes the connection."""
+    faults, world = lost.attempt.universe.tally.faults, lost.attempt.universe.plan.world
+    if lost.machine.powered and not faults["silence"] and not faults["stopped"]:
+        return 0
     return round((world.silence_s + 2 * world.heartbeat_s) * 1_000)
 
 

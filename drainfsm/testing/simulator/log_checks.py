@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from drainfsm.core import events as e
 from drainfsm.core.fold import Fold
@@ -19,8 +19,8 @@ LEAVE_MS = 400
 """For a decision that is due to be made and written."""
 
 
-def log_problems(records: Sequence[Record], *, epoch: int) -> Iterator[str]:
-    """Whatever happened to the attempt."""
+def log_problems(records: Sequence[Record], *, epoch: int, committed: Set[str]) -> Iterator[str]:
+    """Whatever happened to the attempt. ``committed``: what the store has a commit of."""
     yield from broken_rules(records)
     fold = Fold(job_id=JOB, epoch=epoch)
     for record in records:
@@ -28,17 +28,25 @@ def log_problems(records: Sequence[Record], *, epoch: int) -> Iterator[str]:
         if not fold.read(record):
             yield f"I10: record {record.id} of the journal is skipped"
         for event in record.events:
-            yield from _against_state(event, before, fold.state)
+            yield from _against_state(event, before, fold.state, committed)
 
 
-def _against_state(event: e.Event | object, before: State, after: State) -> Iterator[str]:
+def _against_state(
+    event: e.Event | object, before: State, after: State, committed: Set[str]
+) -> Iterator[str]:
     match event:
         case e.DrainCancelled() if not after.all_withdrawn:
             yield "I2: a drain was called off although a notice stood"
         case e.RequeueRecorded(record=record):
-            named = before.committed or after.committed
-            if record.generation_id != (named.generation_id if named else None):
-                yield f"I8: {record.generation_id} is recorded, {named} was committed"
+            known = before.committed or after.committed
+            named = record.generation_id
+            if named is not None and named not in committed:
+                yield f"I8: {named} is recorded, and was never committed"
+            elif known is not None and named != known.generation_id:
+                # The store has a commit that this attempt has not put on record (yet).
+                own = named is not None and named.startswith(f"e{before.epoch:06d}-")
+                if not own or record.step is None or record.step < known.step:
+                    yield f"I8: {named} is recorded, {known.generation_id} was committed"
         case _:
             pass
 

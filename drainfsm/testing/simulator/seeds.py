@@ -40,10 +40,17 @@ LAGS_MS = (0, 0, 1, 3, 10, 30, 100, 500, 2_000)
 NOTICE_PHASES = (*ANY, *COMMITTING, Phase.LEAVING, Phase.LEAVING)
 
 
+CALLED_OFF = 0.08
+"""Part of the attempts with a drain that is called off while it begins."""
+
 STORMS = 0.12
 """Part of the attempts in which a notice comes in every state."""
 
 STORM_MS = 50_000
+
+
+WITHDRAWN_MS = (0, 5, 20, 21, 22, 23, 24, 26)
+"""After a drain was noticed: about when ranks are held and no stop step is agreed."""
 
 
 class Kind(NamedTuple):
@@ -160,6 +167,8 @@ def _fault(chance: random.Random, world: World) -> Happening:
 
 def _notices(chance: random.Random, world: World, attempt: int) -> list[GivenNotice]:
     """Most attempts get one that opens a drain, some get more of them at any time."""
+    if chance.random() < CALLED_OFF:
+        return _called_off(chance, world, attempt)
     events: list[GivenNotice] = []
     if chance.random() < 0.85:
         at_ms = chance.randint(0, 15_000)
@@ -169,7 +178,7 @@ def _notices(chance: random.Random, world: World, attempt: int) -> list[GivenNot
         when = _when(chance, NOTICE_PHASES)
         if withdraw:
             phase = chance.choice((Phase.SCHEDULED, Phase.SCHEDULED, Phase.NOTICED, when[0]))
-            when = (phase, when[1])
+            when = (phase, chance.choice(WITHDRAWN_MS) if phase is Phase.NOTICED else when[1])
         notice = _notice(chance, world, attempt, when=when, withdraw=withdraw)
         soft = [event for event in events if not event.hard and not event.withdraw]
         if withdraw and soft:
@@ -181,6 +190,15 @@ def _notices(chance: random.Random, world: World, attempt: int) -> list[GivenNot
     if chance.random() < STORMS:
         events += _storm(chance, world, attempt)
     return events
+
+
+def _called_off(chance: random.Random, world: World, attempt: int) -> list[GivenNotice]:
+    """One that is taken back while the ranks are asked to stop."""
+    when = (None, chance.randint(3_000, 10_000))
+    notice = _notice(chance, world, attempt, when=when, withdraw=False)
+    notice = replace(notice, what="platform", hard=False, in_ms=12_000, times=1)
+    after_ms = chance.choice(WITHDRAWN_MS)
+    return [notice, replace(notice, phase=Phase.NOTICED, after_ms=after_ms, withdraw=True)]
 
 
 def _storm(chance: random.Random, world: World, attempt: int) -> list[GivenNotice]:
