@@ -113,7 +113,7 @@ class Cluster:
         state = attempt.state
         if self.universe.calm and state is not None and state.phase is Phase.CANCELLED:
             now = [rank.step for rank in attempt.living_ranks()]
-            if state.exit_code is None and now and min(now) <= max(steps) + 1:
+            if state.exit_code is None and steps and now and min(now) <= max(steps) + 1:
                 self.universe.wrong.append(f"the ranks stand at {now} since the drain was off")
 
     def _plan(self, event: Event, attempt: SimulatedAttempt) -> None:
