@@ -8,6 +8,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,9 +95,7 @@ def run(
 
     ``short``: the run ends so soon that optimising the checker's own code would not pay.
     """
-    own = scratch / "java"  # TLC unpacks its modules there and removes them: never shared
-    own.mkdir(parents=True, exist_ok=True)
-    command = ["java", "-XX:+UseSerialGC", f"-Xmx{heap_mb}m", f"-Djava.io.tmpdir={own}"]
+    command = ["java", "-XX:+UseSerialGC", f"-Xmx{heap_mb}m"]
     command += ["-XX:TieredStopAtLevel=1"] if short else []
     command += ["-cp", str(jar()), "tlc2.TLC"]
     command += ["-deadlock", "-cleanup", "-workers", str(workers), "-metadir", str(scratch)]
@@ -106,14 +105,18 @@ def run(
         command += ["-coverage", "60"]
     command += ["-config", str(config.resolve()), module.name]
     begin = time.monotonic()
-    done = subprocess.run(
-        command,
-        cwd=module.parent,
-        capture_output=True,
-        text=True,
-        timeout=RUN_S_MAX,
-        check=False,
-    )
+    # TLC unpacks its modules into Java's temporary folder and removes them: never shared, and
+    # never in reach of `-cleanup`.
+    with tempfile.TemporaryDirectory(prefix="drainfsm-tlc-") as unpacked:
+        command.insert(1, f"-Djava.io.tmpdir={unpacked}")
+        done = subprocess.run(
+            command,
+            cwd=module.parent,
+            capture_output=True,
+            text=True,
+            timeout=RUN_S_MAX,
+            check=False,
+        )
     broken = BROKEN.search(done.stdout)
     counts = COUNTS.findall(done.stdout)
     depth = DEPTH.search(done.stdout)
