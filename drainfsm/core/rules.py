@@ -213,17 +213,22 @@ def broken_rules(history: History) -> list[str]:
 
 
 def missed_deadline(history: History) -> str:
-    """I9, for a history that is over: the drain's end is recorded before its deadline."""
-    deadline: int | None = None
+    """I9, for a history that is over: the drain's end is recorded before its deadline.
+
+    One that had passed when it was heard of cannot be kept: such a drain ends at once.
+    """
+    drain_id, latest = "", 0
     for record in history:
         for event in record.events:
             match event:
-                case e.NoticeReceived(effective_deadline_unix_ms=effective):
-                    deadline = effective
-                case e.DeadlineShortened(to_unix_ms=effective):
-                    deadline = effective
-                case e.Exited() if deadline is not None and record.at_unix_ms > deadline:
-                    return f"I9: exited {record.at_unix_ms - deadline} ms after the deadline"
+                case e.NoticeReceived(effective_deadline_unix_ms=deadline):
+                    heard = max(deadline, record.at_unix_ms)
+                    latest = min(latest, heard) if event.drain_id == drain_id else heard
+                    drain_id = event.drain_id
+                case e.DeadlineShortened(to_unix_ms=deadline):
+                    latest = min(latest, max(deadline, record.at_unix_ms))
+                case e.Exited() if drain_id and record.at_unix_ms > latest:
+                    return f"I9: exited {record.at_unix_ms - latest} ms after the deadline"
                 case _:
                     pass
     return ""
