@@ -86,6 +86,8 @@ class Agent:
         self._notices = Notices(config, self._clock, warn=warn)
         self._host: Host | None = None
         self._hearing: Hearing | None = None
+        self._done_by_unix_ms = 0
+        """When the job has left: the end of what is left of the exit margin."""
 
     async def run(self) -> int:
         with hear_signals(self._config.signals, self._clock, self.hear):
@@ -115,7 +117,12 @@ class Agent:
         finally:
             link.close()
             if self._host is not None:
-                await self._host.close()
+                await self._host.close(timeout_ms=self._close_ms())
+
+    def _close_ms(self) -> int:
+        """Until the time to be done, and a share of the exit margin in any case."""
+        left_ms = self._done_by_unix_ms - self._clock.now_unix_ms()
+        return max(left_ms, self._config.allowances.exit_margin_ms // 16)
 
     async def _join(self) -> Link:
         if self._config.node_rank > 0:
@@ -145,6 +152,7 @@ class Agent:
                 self._start_timeout(epoch)
                 node.start()
                 left = await node.left()
+            self._done_by_unix_ms = left.done_by_unix_ms
             await self._say_goodbye(hearing, left)
         finally:
             connection.cancel()

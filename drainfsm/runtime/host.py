@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable
 
@@ -14,7 +15,7 @@ from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.shipper import Shipper
 from drainfsm.runtime import evidence, places, vitals
 from drainfsm.runtime.attempt import Attempt, claim_attempt
-from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import Coordinator
 from drainfsm.runtime.hub import Hub, bind
@@ -22,11 +23,9 @@ from drainfsm.runtime.link import LocalLink
 from drainfsm.runtime.tasks import Tasks
 from drainfsm.runtime.threads import in_thread
 
-CLOSE_MS = 500
+CLOSE_MS_MAX = 2_000
 AWAY_MS = 1_000
 """At the end, for a server that could not be reached so far."""
-
-SERVER_STOP_S = 1.0
 
 
 class Host:
@@ -162,19 +161,23 @@ class Host:
                 f"{self._attempt.journal.path}, and the next attempt ships it"
             )
 
-    async def close(self) -> None:
+    async def close(self, *, timeout_ms: int = CLOSE_MS_MAX) -> None:
+        """Usually some milliseconds; bounded for a server that hangs. The journal has everything,
+        and a server that is left behind dies with this process: leaving beats shipping."""
+        give_up_ms = loop_ms() + min(timeout_ms, CLOSE_MS_MAX)
         if self._hub is not None:
             await self._hub.close()
         if self._shipper is not None:
-            await self._shipper.close(timeout_ms=CLOSE_MS)
+            await self._shipper.close(timeout_ms=(give_up_ms - loop_ms()) // 4)
         if self._server is not None:
-            server = self._server
-            try:
-                async with asyncio.timeout(SERVER_STOP_S + CLOSE_MS / 1_000):
-                    await in_thread("nats-stop", lambda: server.stop(timeout_s=SERVER_STOP_S))
-            except TimeoutError:
-                pass
+            await self._stop(self._server, timeout_s=(give_up_ms - loop_ms()) / 1_000)
         self._attempt.journal.close()
+
+    async def _stop(self, server: EmbeddedServer, *, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                asked_s = timeout_s * 3 / 4  # then it is killed
+                await in_thread("nats-stop", lambda: server.stop(timeout_s=asked_s))
 
 
 async def _with_evidence(attempt: Attempt, config: RunConfig) -> Attempt:

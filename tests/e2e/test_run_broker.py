@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from drainfsm.core import events as e
+from drainfsm.core.budget import Allowances
 from drainfsm.core.records import Record
 from drainfsm.core.state import Phase
+from drainfsm.errors import BrokerError
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.jetstream import connect
+from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.places import read_run_info
 from drainfsm.testing.running import ROOMY, RunningJob, running_job
 
@@ -25,6 +30,24 @@ def stream(url: str, job: RunningJob) -> list[Record]:
             await connection.close()
 
     return asyncio.run(read())
+
+
+def records_in(url: str, job: RunningJob) -> list[Record]:
+    """The same of a server that may not have the stream yet."""
+    try:
+        return stream(url, job)
+    except BrokerError:
+        return []
+
+
+def address(job: RunningJob) -> str:
+    """Of the server that the agent started."""
+
+    def found() -> str | None:
+        info = read_run_info(job.state_dir, job.job)
+        return info.nats_url or None if info is not None else None
+
+    return job.wait(found, what="address of the server in run.json")
 
 
 @pytest.mark.parametrize("when", [e.NoticeReceived, e.StopStepAgreed, e.ManifestPublished])
@@ -54,14 +77,9 @@ def test_the_embedded_server_holds_the_log_and_ends_with_the_agent(tmp_path: Pat
     with running_job(tmp_path, nats="") as job:
         agent = job.start(job.toy(), allowances=ROOMY, grace_s=120.0)
         job.wait_for(e.HealthyStepReached)
-        info = job.wait(
-            lambda: (
-                found
-                if (found := read_run_info(job.state_dir, job.job)) and found.nats_url
-                else None
-            ),
-            what="address of the server in run.json",
-        )
+        address(job)
+        info = read_run_info(job.state_dir, job.job)
+        assert info is not None
         assert info.pid == agent.process.pid
         agent.signal()
         assert agent.wait() == 75
@@ -69,6 +87,27 @@ def test_the_embedded_server_holds_the_log_and_ends_with_the_agent(tmp_path: Pat
         server = EmbeddedServer.start(job.state_dir / job.job / "nats")
         assert stream(server.url, job) == job.records()
         server.stop()
+
+
+def test_an_embedded_server_that_hangs_costs_no_more_than_is_left_of_the_exit_margin(
+    tmp_path: Path,
+) -> None:
+    with running_job(tmp_path, nats="") as job:
+        agent = job.start(
+            ["sleep", "600"],
+            allowances=Allowances(exit_margin_ms=1_500, clock_skew_ms=150),
+        )
+        url = address(job)
+        job.wait(lambda: records_in(url, job) or None, what="a record in the stream")
+        (ports,) = (job.state_dir / job.job / "nats").glob("*.ports")
+        os.kill(int(ports.stem.rsplit("_", 1)[1]), signal.SIGSTOP)
+        job.notify(in_s=3.0)
+        assert agent.wait() == 75, agent.output()
+        ended_unix_ms = Clock().now_unix_ms()
+        (noticed,) = job.find(e.NoticeReceived)
+        assert ended_unix_ms < noticed.effective_deadline_unix_ms, agent.output()
+        job.wait_until_gone()
+        assert job.state().phase is Phase.EXITED
 
 
 def test_a_replacement_on_another_machine_knows_from_the_stream_how_long_saves_take(
