@@ -14,7 +14,7 @@ from drainfsm.checkpoint.restoring import restore
 from drainfsm.checkpoint.saving import Save
 from drainfsm.checkpoint.staging import Staging
 from drainfsm.core.orders import SaveOrder
-from drainfsm.core.state import PERIODIC, generation_id
+from drainfsm.core.state import periodic_id
 from drainfsm.errors import SaveFailedError
 from drainfsm.store import open_store
 from drainfsm.store.checksums import new_hasher
@@ -105,7 +105,7 @@ class Checkpoint:
     def _periodic(self, step: int) -> None:
         """Start the save that is due at this step. Never raises: a failed save is reported."""
         port = self._port
-        generation = generation_id(epoch=port.epoch, step=step, saver=PERIODIC)
+        generation = periodic_id(epoch=port.epoch, step=step, restart=port.restart)
         self._agree(step)
         port.report_save_began(generation, step)
         save = self._begin(generation, step, copy=port.settings.asynchronous)

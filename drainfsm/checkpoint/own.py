@@ -31,7 +31,7 @@ from drainfsm.checkpoint.port import RankPort
 from drainfsm.core.manifest import DCP_SAVER, Entry, Manifest
 from drainfsm.core.orders import RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
-from drainfsm.core.state import PERIODIC, generation_id
+from drainfsm.core.state import periodic_id
 from drainfsm.errors import (
     ConfigError,
     DrainfsmError,
@@ -192,11 +192,12 @@ class OwnCheckpoint:
 
     def _periodic(self, step: int) -> None:
         """Never raises: a failed save is reported, and training goes on."""
-        generation = generation_id(epoch=self._port.epoch, step=step, saver=PERIODIC)
+        port = self._port
+        generation = periodic_id(epoch=port.epoch, step=step, restart=port.restart)
         self._wait()
-        self._port.report_save_began(generation, step)
+        port.report_save_began(generation, step)
         self._begin(generation, step)
-        if not self._port.settings.asynchronous:
+        if not port.settings.asynchronous:
             self._wait()
 
     def _drain(self, order: SaveOrder) -> None:

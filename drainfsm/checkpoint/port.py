@@ -22,6 +22,8 @@ class RankPort(Protocol):
     epoch: int
     settings: CheckpointSettings
     restore_target: RestoreTarget | None
+    restart: int
+    """How often the ranks were started again inside the epoch."""
 
     def step_done(self, step: int) -> bool:
         """Blocks while the rank is held, and calls the handlers below. True: leave the loop."""

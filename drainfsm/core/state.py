@@ -192,13 +192,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset([node.node for node in self.expected])
 
 
-PERIODIC = "p"
-"""Saver in the generation id of a periodic save."""
-
-
 def generation_id(*, epoch: int, step: int, saver: str) -> str:
     """Unique per save: the epoch is claimed once, and inside it ``saver`` names the save.
 
-    ``saver`` is ``p`` for the periodic save of a step and ``d<n>`` for the n-th drain's.
+    ``saver`` is ``d<n>`` for the n-th drain's save, and see ``periodic_id``.
     """
     return f"e{epoch:06d}-s{step:012d}-{saver}"
+
+
+def periodic_id(*, epoch: int, step: int, restart: int) -> str:
+    """Of the periodic save of a step. Ranks that were started again inside the attempt train some
+    steps a second time, and may not write where their predecessors began to."""
+    return generation_id(epoch=epoch, step=step, saver=f"p{restart or ''}")

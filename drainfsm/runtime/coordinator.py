@@ -26,6 +26,7 @@ from drainfsm.runtime.ledger import Decided, Ledger
 from drainfsm.runtime.narration import narrate
 from drainfsm.runtime.nodes import Nodes, Send
 from drainfsm.runtime.saves import Saves
+from drainfsm.runtime.starts import Starts
 from drainfsm.runtime.tasks import Tasks
 from drainfsm.runtime.watching import watch_attachment, watch_fence, watch_silence
 
@@ -82,6 +83,14 @@ class Coordinator:
             tasks=self._tasks,
         )
 
+        self._starts = Starts(
+            attempt,
+            self._ledger,
+            self._effects.saves,
+            self._nodes,
+            layout=config.checkpoint.layout,
+        )
+
     @property
     def state(self) -> State:
         return self._ledger.state
@@ -113,7 +122,7 @@ class Coordinator:
 
     def join(self, node: int, send: Send) -> n.Welcome:
         self._nodes.join(node, send)
-        attempt, target = self.attempt, self.attempt.target
+        attempt = self.attempt
         return n.Welcome(
             mac=b"",
             job_id=attempt.job_id,
@@ -121,8 +130,6 @@ class Coordinator:
             attempt_id=attempt.attempt_id,
             store_url=attempt.store_url,
             settings=self._config.checkpoint,
-            restore=target,
-            world_size=0 if target is None else target.world_size,
         )
 
     def brief(self, node: int) -> None:
@@ -144,8 +151,12 @@ class Coordinator:
         match message:
             case n.Heartbeat():
                 pass
+            case n.NodeStarting():
+                self._gather.starting(node)
+                self._tasks.start(self._starts.tell(node))
             case n.NodeFormed():
                 self._submit(self._gather.formed(node, message))
+                self._starts.formed(whole=self._gather.whole)
             case n.NodeHeld():
                 self._effects.held(node, message)
             case n.NodeQuiesced(ranks=ranks, step=step):

@@ -19,7 +19,12 @@ class Gather:
         self._formed: dict[int, n.NodeFormed] = {}
         self._rank_count = 0
         self._save_bytes = 0
-        self._whole = False
+        self._starting: set[int] = set()
+        """Nodes whose ranks have not all attached (again) yet, though some are about to."""
+
+        self.whole = False
+        """The ranks of all nodes are there, and belong together."""
+
         self._sized: set[int] = set()
         """Nodes that have given their size (again) since the world was last handed on."""
 
@@ -30,32 +35,37 @@ class Gather:
         self._exits: dict[int, NodeExit] = {}
         self._failures: list[Failure] = []
 
+    def starting(self, node: int) -> None:
+        self._starting.add(node)
+        self.whole = False
+
     def formed(self, node: int, message: n.NodeFormed) -> i.FormWorld | None:
         """The world, once it is whole, and then each time that all nodes have given their sizes
         (again). The work of a report does not grow with the number of nodes."""
-        before = self._formed.get(node)
+        before, attached = self._formed.get(node), node in self._starting
+        self._starting.discard(node)
         self._formed[node] = message
         if before is not None:
             self._save_bytes -= before.save_bytes
             self._rank_count -= len(before.ranks)
         self._save_bytes += message.save_bytes
         self._rank_count += len(message.ranks)
-        if before is not None and _same_ranks(before, message):
+        if before is not None and not attached and _same_ranks(before, message):
             self._sized.add(node)
-            if not self._whole or len(self._sized) < len(self._nodes):
+            if not self.whole or len(self._sized) < len(self._nodes):
                 return None
             self._sized.clear()
         else:
             self._restored.pop(node, None)
             self._sized.discard(node)
-            self._whole = self._is_whole(message)
-            if not self._whole:
+            self.whole = self._is_whole(message)
+            if not self.whole:
                 return None
         return i.FormWorld(world_size=message.world_size, save_bytes=self._save_bytes)
 
     def _is_whole(self, newest: n.NodeFormed) -> bool:
         """All ranks of one incarnation are there."""
-        if self._rank_count != newest.world_size:
+        if self._starting or self._rank_count != newest.world_size:
             return False
         formed = self._formed.values()
         if any(one.incarnation != newest.incarnation for one in formed):

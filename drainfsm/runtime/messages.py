@@ -137,6 +137,8 @@ class Attached(Message, frozen=True, kw_only=True):
     store_url: str
     settings: CheckpointSettings
     restore: RestoreTarget | None
+    restart: int = 0
+    """How often a launcher has started the ranks again inside this attempt."""
 
 
 class Refused(Message, frozen=True, kw_only=True):

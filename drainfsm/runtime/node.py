@@ -23,6 +23,7 @@ from drainfsm.runtime.link import Link
 from drainfsm.runtime.local_ranks import LocalRanks
 from drainfsm.runtime.notices import Notices
 from drainfsm.runtime.rank_server import RankServer
+from drainfsm.runtime.starts import LocalStart
 from drainfsm.runtime.tasks import Tasks
 from drainfsm.runtime.timekeeping import Limits
 
@@ -66,9 +67,10 @@ class Node:
         self.job = Job(config.command, signals=config.signals)
         self._code = JobCode()
         self._ranks = LocalRanks(node=config.node_rank, node_count=config.nnodes, report=link.send)
+        self._start = LocalStart(link.welcome, self._ranks, link.send)
         self._server = RankServer(
             self._ranks,
-            welcome=self._welcome,
+            welcome=self._start.welcome,
             call=notices.call,
             ends=self,
             warn=warn,
@@ -228,6 +230,8 @@ class Node:
                 self._notices.on_answer(order)
             case n.SetBackstop(kill_by_unix_ms=kill_by, exit_by_unix_ms=exit_by):
                 self._limits.set_backstop(kill_by, exit_by)
+            case n.StartRanks():
+                self._start.on_told(order)
             case n.CordonNode():
                 self._tasks.start(self._cordon(order))
             case n.HoldNode(answer_by_unix_ms=answer_by, drain_id=drain_id):
@@ -271,17 +275,3 @@ class Node:
     async def _cordon(self, order: n.CordonNode) -> None:
         outcome, detail = await self._hearing.cordon(order.nodes, timeout_ms=order.timeout_ms)
         self._link.send(n.NodeCordoned(outcome=outcome, detail=detail, drain_id=order.drain_id))
-
-    # --- ranks ----------------------------------------------------------------------------------
-
-    def _welcome(self, rank: int, world_size: int) -> m.Attached:
-        welcome = self._link.welcome
-        return m.Attached(
-            rank=rank,
-            world_size=world_size,
-            job_id=welcome.job_id,
-            epoch=welcome.epoch,
-            store_url=welcome.store_url,
-            settings=welcome.settings,
-            restore=welcome.restore,
-        )

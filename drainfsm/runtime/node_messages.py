@@ -14,7 +14,7 @@ from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.runtime.messages import Message
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Agents and coordinator of one job run the same version; it is checked when a node joins."""
 
 
@@ -54,9 +54,6 @@ class Welcome(Message, frozen=True, kw_only=True):
     attempt_id: str
     store_url: str
     settings: CheckpointSettings
-    restore: RestoreTarget | None
-    world_size: int
-    """Of the checkpoint's attempt; 0: not known."""
 
 
 Joining: TypeAlias = Challenge | Refusal | Welcome
@@ -68,6 +65,10 @@ Joining: TypeAlias = Challenge | Refusal | Welcome
 
 class Heartbeat(Message, frozen=True, kw_only=True):
     pass
+
+
+class NodeStarting(Message, frozen=True, kw_only=True):
+    """Ranks of the node are about to attach (again): what do they start from?"""
 
 
 class NodeFormed(Message, frozen=True, kw_only=True):
@@ -191,6 +192,7 @@ class NodeSource(Message, frozen=True, kw_only=True):
 
 FromNode: TypeAlias = (
     Heartbeat
+    | NodeStarting
     | NodeFormed
     | NodeHeld
     | NodeQuiesced
@@ -224,6 +226,14 @@ class SetBackstop(Message, frozen=True, kw_only=True):
 
     kill_by_unix_ms: int | None
     exit_by_unix_ms: int | None
+
+
+class StartRanks(Message, frozen=True, kw_only=True):
+    """The answer to ``NodeStarting``; for the nodes of one world it is the same."""
+
+    restore: RestoreTarget | None
+    restart: int
+    """How often ranks have been started again inside this attempt."""
 
 
 class CordonNode(Message, frozen=True, kw_only=True):
@@ -271,6 +281,7 @@ ToNode: TypeAlias = (
     Heartbeat
     | NoticeAnswer
     | SetBackstop
+    | StartRanks
     | CordonNode
     | HoldNode
     | ReleaseNode

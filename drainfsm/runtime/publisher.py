@@ -9,7 +9,7 @@ import msgspec
 
 from drainfsm.core import inputs as i
 from drainfsm.core.manifest import DCP_SAVER, Commit, Manifest, verify_reported, verify_stored
-from drainfsm.core.orders import CheckpointSettings
+from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.requeue import RequeueRecord
 from drainfsm.errors import ManifestMismatchError, SaveFailedError
 from drainfsm.runtime.clock import Clock
@@ -49,6 +49,8 @@ class Publisher:
         self._clock = clock
         self._one_at_a_time = threading.Lock() if lock is None else lock
         self._closed = False
+        self._newest_step = -1
+        """Committed by the ranks that are there now."""
 
     def verify(self, written: Written, *, world_size: int) -> i.ReportVerified:
         """Every file that a rank reported is in the store, and no other.
@@ -75,13 +77,16 @@ class Publisher:
         """Write the manifest and the commit record of a verified generation.
 
         Raises:
-            SaveFailedError: the save was given up meanwhile; nothing was published.
+            SaveFailedError: the save was given up meanwhile, or a newer one was committed before
+                it; nothing was published.
             FencedError: a newer epoch has claimed the job.
             StoreUnreachableError: no answer; whether it is committed is not known.
         """
         with self._one_at_a_time:
             if self._closed:
                 raise SaveFailedError(f"{written.generation_id} came after the requeue record")
+            if written.step < self._newest_step:
+                raise SaveFailedError(f"step {self._newest_step} was committed before it")
             now_unix_ms = self._clock.now_unix_ms()
             manifest = Manifest(
                 job_id=self._job_id,
@@ -111,6 +116,7 @@ class Publisher:
                     committed_unix_ms=now_unix_ms,
                 )
             )
+            self._newest_step = written.step
             return Published(manifest_digest=digest, slot=slot)
 
     def close(self) -> None:
@@ -139,6 +145,26 @@ class Publisher:
                 )
             write_requeue(self._store, record)
         return record
+
+    def begin_again(self) -> RestoreTarget | None:
+        """What this attempt has committed last, for ranks that are started again; None: nothing.
+        They may have to go back behind it, if it turns out to be damaged.
+
+        Raises:
+            StoreUnreachableError: the store does not answer.
+        """
+        with self._one_at_a_time:
+            self._newest_step = -1
+            newest = self._log.head().commit
+        if newest is None or newest.epoch != self._epoch:
+            return None
+        return RestoreTarget(
+            generation_id=newest.generation_id,
+            manifest_digest=newest.manifest_digest,
+            step=newest.step,
+            world_size=newest.world_size,
+            layout=self._settings.layout,
+        )
 
     def check_not_fenced(self) -> None:
         """Raises: FencedError: a newer epoch has claimed the job."""

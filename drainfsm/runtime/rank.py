@@ -54,6 +54,7 @@ class Session(Reports, Generic[C]):
         self.store_url = welcome.store_url
         self.settings: CheckpointSettings = welcome.settings
         self.restore_target: RestoreTarget | None = welcome.restore
+        self.restart = welcome.restart
         self.last_step = -1 if welcome.restore is None else welcome.restore.step
         """Last completed step. Written by the main thread only."""
 

@@ -25,6 +25,10 @@ LAST_WORDS_S = 0.5
 """Between the end of a rank's connection and its exit code: it is sooner, or the rank lives on."""
 
 First: TypeAlias = m.FromRank | m.FromCaller
+Welcome = Callable[[int, int], m.Attached]
+"""What a rank of a world of that size is told."""
+
+Welcoming = Callable[[m.Attach], Awaitable[Welcome]]
 Caller = Callable[[m.FromCaller], Awaitable[m.Answer]]
 
 
@@ -40,12 +44,12 @@ class RankServer:
         self,
         ranks: LocalRanks,
         *,
-        welcome: Callable[[int, int], m.Attached],
+        welcome: Welcoming,
         call: Caller,
         ends: RankEnds,
         warn: Callable[[str], None],
     ) -> None:
-        """``welcome``: what a rank of a world of that size is told; ``call``: answers callers."""
+        """``call``: answers callers."""
         self._ranks = ranks
         self._welcome = welcome
         self._call = call
@@ -96,6 +100,7 @@ class RankServer:
         def send(message: m.ToRank) -> None:
             write_message(writer, message)
 
+        welcome = await self._welcome(attach)
         try:
             rank = self._ranks.attach(attach, send)
         except ValueError as error:
@@ -111,7 +116,7 @@ class RankServer:
 
         self._ends.rank_began(rank, attach.incarnation)
         watched = watch_exit(pid, on_exit)
-        send(self._welcome(rank, self._ranks.world_size))
+        send(welcome(rank, self._ranks.world_size))
         self._ranks.attached(rank)
         try:
             while (message := await read_message(reader, self._codec)) is not None:

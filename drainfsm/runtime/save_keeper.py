@@ -160,6 +160,15 @@ class SaveKeeper:
         self._ledger.submit(i.ReportSaveFailed(generation_id=generation_id, reason=reason))
         return None
 
+    async def forsake(self, reason: str) -> None:
+        """No save of the ranks so far can come to its end any more, but for those that are whole:
+        they are committed now, or not at all."""
+        for generation_id, step in self._saves.drop_all(but=self._ledger.state.generation_id):
+            self._ledger.submit(
+                i.ReportCheckpointFailed(generation_id=generation_id, step=step, reason=reason)
+            )
+        await self.settle(timeout_s=PERIODIC_COMMIT_S)
+
     # --- periodic saves -------------------------------------------------------------------------
 
     async def settle(self, *, timeout_s: float) -> None:
@@ -174,15 +183,18 @@ class SaveKeeper:
 
     async def _commit_periodic(self, written: Written) -> None:
         state, began_ms = self._ledger.state, loop_ms()
+        given_up = threading.Event()
         try:
             async with asyncio.timeout(PERIODIC_COMMIT_S):
                 published = await in_thread(
-                    "commit", lambda: self._verify_and_publish(written, state.world_size)
+                    "commit",
+                    lambda: self._verify_and_publish(written, state.world_size, given_up),
                 )
         except FencedError as error:
             self._ledger.submit(i.ReportFenced(by_epoch=error.newest_epoch))
             return
         except (TimeoutError, DrainfsmError, OSError) as error:
+            given_up.set()
             reason = str(error) or "the store did not answer in time"
             self._ledger.submit(
                 i.ReportCheckpointFailed(
@@ -207,6 +219,8 @@ class SaveKeeper:
             )
         )
 
-    def _verify_and_publish(self, written: Written, world_size: int) -> Published:
+    def _verify_and_publish(
+        self, written: Written, world_size: int, given_up: threading.Event
+    ) -> Published:
         self._publisher.verify(written, world_size=world_size)
-        return self._publisher.publish(written, world_size=world_size, given_up=threading.Event())
+        return self._publisher.publish(written, world_size=world_size, given_up=given_up)

@@ -83,6 +83,13 @@ class Saves:
             savers=tuple(sorted({saver for one in parts for saver in one.savers})),
         )
 
+    def drop_all(self, *, but: str | None) -> list[tuple[str, int]]:
+        """Ids and steps of the saves that were under way, and are over now."""
+        dropped = [(one, save.step) for one, save in self._saves.items() if one != but]
+        for generation_id, _ in dropped:
+            self.drop(generation_id)
+        return dropped
+
     def drop(self, generation_id: str) -> int | None:
         """The save is over. Its step; None: it was over before, or never began."""
         save = self._saves.pop(generation_id, None)

@@ -56,8 +56,10 @@ class RecordedPort:
         restore_target: RestoreTarget | None = None,
         drain_at: int | None = None,
         epoch: int = 1,
+        restart: int = 0,
     ) -> None:
         self.rank = rank
+        self.restart = restart
         self.world_size = world_size
         self.store_url = store_url
         self.job_id = JOB

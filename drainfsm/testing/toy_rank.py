@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from drainfsm.core.manifest import Entry
 from drainfsm.core.orders import SaveOrder
-from drainfsm.core.state import generation_id
+from drainfsm.core.state import periodic_id
 from drainfsm.runtime.attach import attach_session
 from drainfsm.runtime.rank import Session
 from drainfsm.store import open_store
@@ -129,7 +129,8 @@ class Saver:
         return step + 1
 
     def periodic(self, step: int) -> None:
-        generation = generation_id(epoch=self._session.epoch, step=step, saver="p")
+        session = self._session
+        generation = periodic_id(epoch=session.epoch, step=step, restart=session.restart)
         self._session.report_save_began(generation, step)
         self._write(generation, step)
 

@@ -82,15 +82,30 @@ def test_the_exit_code_of_a_worker_survives_torchrun(job: RunningJob, script: st
     assert job.find(e.AttemptFinished)[0].exit_code == 85
 
 
-def test_ranks_that_torchrun_starts_again_attach_again_and_drain(job: RunningJob) -> None:
+def test_ranks_that_torchrun_starts_again_go_on_from_the_newest_commit_and_drain(
+    job: RunningJob,
+) -> None:
     """Toy ranks: gloo itself does not survive every restart."""
     toys = ("-m", "drainfsm.testing.toy_rank", "--trace", str(job.trace), "--die", "1@20@85")
-    agent = job.start(torchrun(*toys, restarts=1), grace_s=120, allowances=UNHURRIED)
+    agent = job.start(
+        torchrun(*toys, "--every", "8", restarts=1), grace_s=120, allowances=UNHURRIED
+    )
     job.wait(
         lambda: [f for f in job.find(e.WorldFormed) if f.save_bytes][1:] or None,
         what="second world",
     )
     agent.signal()
     assert agent.wait() == 75
-    assert job.find(e.ManifestPublished) != []
+    trained = [int(line.split()[1]) for line in (job.trace / "rank1").read_text().splitlines()]
+    again = next(at for at, step in enumerate(trained) if at and step <= trained[at - 1])
+    before = {
+        commit.step
+        for commit in job.find(e.CheckpointCommitted)
+        if commit.step <= trained[again - 1]
+    }
+    assert trained[again] - 1 in before, "they begin after a checkpoint of the ranks before"
+    assert job.find(e.CheckpointRestored)[0].step == trained[again] - 1
+    assert job.find(e.ManifestPublished)[0].step >= max(
+        c.step for c in job.find(e.CheckpointCommitted)
+    )
     assert job.find(e.Exited)[0].nodes[0].exit_code == 0

@@ -137,3 +137,18 @@ def test_reports_of_a_save_that_is_over_open_none() -> None:
     saves.begin("g", step=7)
     assert saves.durable(0, durable(0, rank=0)) is None
     assert saves.drop("g") is None
+
+
+def test_a_world_whose_ranks_begin_again_is_whole_once_all_of_them_have_attached() -> None:
+    """Also where the launcher gives its restarts no number."""
+    gather = Gather(node_count=2)
+    gather.formed(0, formed(0, 1))
+    gather.formed(1, formed(2, 3))
+    assert gather.whole
+    gather.starting(0)
+    gather.starting(1)
+    assert not gather.whole
+    assert gather.formed(0, formed(0, 1)) is None
+    assert not gather.whole
+    assert gather.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=0)
+    assert gather.whole

@@ -132,7 +132,7 @@ class SimulatedNode(Node):
 
     def put_into(self, agent: SimulatedAgent) -> None:
         timeline = agent.attempt.universe.timeline
-        door = SimulatedDoor(self._ranks, self, self._welcome, agent.process, timeline)
+        door = SimulatedDoor(self._ranks, self, self._start.welcome, agent.process, timeline)
         self._agent = agent
         agent.call = self._notices.call
         self.job = agent.job = SimulatedJob(door, timeline, agent.attempt.spawner(agent))

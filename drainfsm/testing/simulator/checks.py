@@ -155,14 +155,16 @@ def _restores(attempt: SimulatedAttempt) -> Iterator[str]:
     if restore != record:
         yield f"I8: epoch {epoch} restores {restore}, recorded is {record}"
     before = _record(attempt, epoch - 2)
-    restarted = attempt.universe.tally.faults["ranks_restarted"]
-    if record and before and record.resume_step < before.resume_step and not restarted:
+    if record and before and record.resume_step < before.resume_step:
         yield f"I8: epoch {epoch} resumes at {record.resume_step}, before {before.resume_step}"
-    first = 0 if restore is None else restore.resume_step
+    began = {0: 0 if restore is None else restore.resume_step}
     for agent in attempt.agents:
         for rank in agent.job.ranks if agent.job is not None else ():
-            if rank.first_step not in (None, first):
-                yield f"I8: rank {rank.number} of epoch {epoch} resumed at {rank.first_step}"
+            first = rank.first_step
+            if first is not None and began.setdefault(rank.restart, first) != first:
+                yield f"I8: rank {rank.number} of epoch {epoch} resumed at {first}"
+    if sorted(began.values()) != [began[restart] for restart in sorted(began)]:
+        yield f"I8: restarted ranks of epoch {epoch} resumed at {began}"
 
 
 def _record(attempt: SimulatedAttempt, epoch: int) -> RequeueRecord | None:

@@ -9,7 +9,7 @@ from drainfsm.runtime import messages as m
 from drainfsm.runtime.exitcodes import told
 from drainfsm.runtime.job import KILL_S_MAX, LEFTOVER_S, Job
 from drainfsm.runtime.local_ranks import LocalRanks, Send
-from drainfsm.runtime.rank_server import RankEnds
+from drainfsm.runtime.rank_server import RankEnds, Welcoming
 from drainfsm.testing.simulator.process import Process
 from drainfsm.testing.simulator.rank import Rank
 from drainfsm.testing.simulator.timeline import US_PER_MS, Timeline
@@ -34,7 +34,7 @@ class SimulatedDoor:
         self,
         ranks: LocalRanks,
         ends: RankEnds,
-        welcome: Callable[[int, int], m.Attached],
+        welcome: Welcoming,
         process: Process,
         timeline: Timeline,
     ) -> None:
@@ -45,9 +45,10 @@ class SimulatedDoor:
         self._process = process
         self._timeline = timeline
         self._sends: dict[Rank, tuple[int, Send]] = {}
+        self._attaching: set[asyncio.Task[None]] = set()
 
     def attach(self, rank: Rank, attach: m.Attach) -> None:
-        self._to_agent(self._attach, rank, attach)
+        self._to_agent(self._begin, rank, attach)
 
     def say(self, rank: Rank, message: m.FromRank) -> None:
         self._to_agent(self._on_message, rank, message)
@@ -63,11 +64,17 @@ class SimulatedDoor:
         self.message_count += 1
         self._timeline.after(IPC_US, self._process.call_soon, call, *args)
 
-    def _attach(self, rank: Rank, attach: m.Attach) -> None:
+    def _begin(self, rank: Rank, attach: m.Attach) -> None:
+        task = asyncio.get_running_loop().create_task(self._attach(rank, attach))
+        self._attaching.add(task)
+        task.add_done_callback(self._attaching.discard)
+
+    async def _attach(self, rank: Rank, attach: m.Attach) -> None:
         def send(message: m.ToRank) -> None:
             self.message_count += 1
             self._timeline.after(IPC_US, rank.on_order, message)
 
+        welcome = await self._welcome(attach)
         try:
             number = self._ranks.attach(attach, send)
         except ValueError as error:
@@ -75,7 +82,7 @@ class SimulatedDoor:
             return
         self._sends[rank] = (number, send)
         self._ends.rank_began(number, attach.incarnation)
-        send(self._welcome(number, self._ranks.world_size))
+        send(welcome(number, self._ranks.world_size))
         self._ranks.attached(number)
 
     def _on_message(self, rank: Rank, message: m.FromRank) -> None:

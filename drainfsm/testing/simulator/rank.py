@@ -52,6 +52,7 @@ class Rank:
         self.number = number
         self.around = around
         self.epoch = 0
+        self.restart = 0
         self.alive = True
         self.hung = False
         """The main thread does nothing any more; the reader thread does."""
@@ -135,7 +136,7 @@ class Rank:
 
     def _attached(self, welcome: m.Attached) -> None:
         """Load the model, restore, train."""
-        self.epoch = welcome.epoch
+        self.epoch, self.restart = welcome.epoch, welcome.restart
         self.say(m.SizeDeclared(save_bytes=self._world.save_bytes // welcome.world_size))
         takes_ms = self._world.load_ms + self.around.chance.randint(0, self._world.load_ms)
         if welcome.restore is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from drainfsm.core.orders import SaveOrder
-from drainfsm.core.state import generation_id
+from drainfsm.core.state import periodic_id
 from drainfsm.runtime import messages as m
 from drainfsm.testing.simulator.timeline import US_PER_MS
 
@@ -42,8 +42,9 @@ class RankSaves:
         every = self._around.world.save_every
         if not every or (step + 1) % every or self._periodic:
             return
-        self._periodic = generation_id(epoch=self._rank.epoch, step=step, saver="p")
-        self._rank.say(m.SaveBegan(generation_id=self._periodic, step=step))
+        rank = self._rank
+        self._periodic = periodic_id(epoch=rank.epoch, step=step, restart=rank.restart)
+        rank.say(m.SaveBegan(generation_id=self._periodic, step=step))
         self._begin(self._periodic, step)
 
     def abort(self, generation: str) -> None:

@@ -62,6 +62,9 @@ class StoreServer(MemoryStore):
 
         self._writers: dict[str, str] = {}
         self.committed: set[str] = set()
+        self.newest_step = -1
+        """Of the epoch's commits."""
+
         self.epoch = 0
         """Of the newest claim."""
 
@@ -136,7 +139,7 @@ class StoreServer(MemoryStore):
         if isinstance(slot, Claim):
             if slot.epoch != self.epoch + 1:
                 self.wrong.append(f"I7: {name} claims epoch {slot.epoch} after {self.epoch}")
-            self.epoch = slot.epoch
+            self.epoch, self.newest_step = slot.epoch, -1
             return
         if slot.epoch != self.epoch:
             self.wrong.append(
@@ -145,6 +148,9 @@ class StoreServer(MemoryStore):
         if slot.generation_id in self.committed:
             self.wrong.append(f"I5: {slot.generation_id} is committed twice")
         self.committed.add(slot.generation_id)
+        if slot.step < self.newest_step and not self.tally.faults["store_late"]:
+            self.wrong.append(f"I8: {name} commits step {slot.step} after {self.newest_step}")
+        self.newest_step = slot.step
         if wrong := self.incomplete(slot.generation_id, slot.manifest_digest, slot.step):
             self.wrong.append(f"I5: {name} commits {slot.generation_id}: {wrong}")
 
