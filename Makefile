@@ -8,6 +8,7 @@ INPUTS := pyproject.toml constraints.txt
 DEMO_READY := $(VENV)/.demo
 DEV_READY := $(VENV)/.dev
 SEEDS ?= 2000
+WORKERS ?= 4
 FIRST ?= 1
 
 .DEFAULT_GOAL := help
@@ -20,8 +21,8 @@ help:  ## this list
 demo: $(DEMO_READY)  ## the whole story on this machine: notice, save, leave, resume
 	$(BIN)/drainfsm demo $(DEMO_ARGS)
 
-test: $(DEV_READY)  ## every test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(DEV_READY)  ## every test, on WORKERS processes: most of them wait most of the time
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 check: slurm-packages java lint types test simulate spec bench-quick  ## everything that CI runs, in the order of what fails fastest
 

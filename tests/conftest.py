@@ -1,4 +1,4 @@
-"""Servers that several tests share."""
+"""Servers that several tests share, and which tests share a worker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from pathlib import Path
 import pytest
 
 from drainfsm.log.embedded import EmbeddedServer
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers (``-n``): a module's tests share one, for what they set up together,
+    and all that want a Slurm cluster do."""
+    for item in items:
+        group = "slurm" if item.get_closest_marker("slurm") else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
