@@ -17,6 +17,7 @@ CONSTANTS
   Ranks,
   Saves,         \* saves of one attempt, at most
   PowerLosses,   \* at most
+  Cleans,        \* may a clean-up run?
   Fault          \* "none", or the mutation that is checked to be caught
 
 VARIABLES
@@ -246,7 +247,7 @@ PowerLoss ==
 (* Clean-up: looks once at the slots, deletes later, from anywhere. *)
 
 Look ==
-  /\ cleaner = None
+  /\ Cleans /\ cleaner = None
   /\ cleaner' = <<Len(slots)>>
   /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, attempt, losses>>
 

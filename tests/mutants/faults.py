@@ -1,4 +1,4 @@
-"""Hand-made faults of the core. Each must be noticed by the tests named for its file."""
+"""Hand-made faults of the core and of the commit log, each with the tests that must notice it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ class Fault(NamedTuple):
     old: str
     new: str
 
+    @property
+    def tests(self) -> tuple[str, ...]:
+        return CORE_TESTS if self.file.startswith("drainfsm/core/") else STORE_TESTS
+
 
 CORE_TESTS = (
     "tests/unit/test_decider.py",
@@ -24,6 +28,17 @@ CORE_TESTS = (
     "tests/properties/test_notices.py",
     "tests/properties/test_budget.py",
     "tests/properties/test_drain_machine.py",
+)
+
+STORE_TESTS = (
+    "tests/unit/test_commits.py",
+    "tests/unit/test_gc.py",
+    "tests/unit/test_store_generations.py",
+    "tests/unit/test_requeueing.py",
+    "tests/unit/test_restore_policy.py",
+    "tests/unit/test_runtime_publisher.py",
+    "tests/properties/test_commit_log.py",
+    "tests/properties/test_gc.py",
 )
 
 BUDGET = "drainfsm/core/budget.py"
@@ -38,6 +53,12 @@ EFFECTS = "drainfsm/core/effects.py"
 MANIFEST = "drainfsm/core/manifest.py"
 CODEC = "drainfsm/core/codec.py"
 STATE = "drainfsm/core/state.py"
+COMMITS = "drainfsm/store/commits.py"
+SETTLING = "drainfsm/store/settling.py"
+SLOTS = "drainfsm/store/slots.py"
+REQUEUES = "drainfsm/store/requeues.py"
+RETENTION = "drainfsm/store/retention.py"
+PUBLISHER = "drainfsm/runtime/publisher.py"
 
 FAULTS = (
     # The rule
@@ -131,4 +152,36 @@ FAULTS = (
     Fault("a record of a newer schema is read", CODEC, "    if wire.v > SCHEMA_VERSION:\n        raise _newer(wire.v)\n", ""),
     Fault("an unknown kind is dropped", CODEC, "events.append(UnknownFact(kind=kind, body=msgspec.Raw(bytes(raw))))", "pass"),
     Fault("a stored object of a newer format is read", CODEC, "if version > FORMAT_VERSION:", "if False:"),
+    # The commit log, and what a restart consumes
+    Fault("an older epoch commits behind a newer claim", COMMITS, "if head.epoch > commit.epoch:", "if False:"),
+    Fault("an attempt that did not claim commits", COMMITS, "if claim is None or (claim.epoch, claim.attempt_id) != (commit.epoch, commit.attempt_id):", "if claim is None:"),
+    Fault("a claim takes the epoch that is there", COMMITS, "epoch, slot = head.epoch + 1, head.slot + 1", "epoch, slot = max(1, head.epoch), head.slot + 1"),
+    Fault("a claim that took effect is made again", COMMITS, "if isinstance(head.last, Claim) and head.last.attempt_id == attempt_id:", "if False:"),
+    Fault("a claim found again shows itself as the head before", COMMITS, "slot = head.slot - 1", "slot = head.slot"),
+    Fault("a generation is committed twice", COMMITS, "if (slot := self._slot_of(commit, head)) is not None:", "if (slot := None) is not None:"),
+    Fault("a generation is committed with another manifest", COMMITS, "if slot.manifest_digest != commit.manifest_digest:", "if False:"),
+    Fault("a missing slot goes unnoticed", COMMITS, "if (missing := missing_slot(numbers, after=known)) is not None:", "if (missing := None) is not None:"),
+    Fault("the head is the oldest commit", COMMITS, "for number in range(count, down_to, -1):", "for number in range(down_to + 1, count + 1):"),
+    Fault("a commit found earlier is forgotten", COMMITS, "                return number\n        return self._newest_commit", "                return number\n        return 0"),
+    Fault("an epoch may go backwards", COMMITS, "if slot.epoch != expected:", "if False:"),
+    Fault("a slot of another job is read", COMMITS, "if slot.job_id != self.job_id:", "if False:"),
+    Fault("a garbled slot is read once", COMMITS, "if attempt == READS_MAX:", "if attempt >= 1:"),
+    Fault("a check finds no newer epoch", COMMITS, "if newest > epoch:", "if newest > epoch + 1:"),
+    Fault("fallback begins at the generation itself", COMMITS, "            if met and isinstance(slot, Commit):", "            if isinstance(slot, Commit):"),
+    Fault("a slot that a rival took is ours", SETTLING, "return store.get(name) == data", "return True"),
+    Fault("our own slot is a rival's", SETTLING, "return store.get(name) == data", "return False"),
+    Fault("an ambiguous answer is not settled", SETTLING, "if attempt == PUTS_MAX:", "if attempt >= 1:"),
+    Fault("slots are read in the order of the listing", SLOTS, "return sorted(int(match[1])", "return list(int(match[1])"),
+    Fault("any file is a slot", SLOTS, "_NAME.fullmatch(name)", "_NAME.match(name)"),
+    Fault("a second requeue record replaces the first", REQUEUES, "if not put_settled(store, _name(record.epoch), encode_object(record), pause=pause):", "if store.put(_name(record.epoch), encode_object(record)):  # type: ignore[func-returns-value]"),
+    Fault("a record of a generation that nobody committed is consumed", REQUEUES, "if found is None:", "if False:"),
+    Fault("a record that disagrees with its commit is consumed", REQUEUES, "if (commit.manifest_digest, commit.step) != (record.manifest_digest, record.step):", "if False:"),
+    Fault("the record of another job is consumed", REQUEUES, "if record.job_id != log.job_id:", "if False:"),
+    Fault("a lost attempt starts the job afresh", REQUEUES, "commit = claimed.head.commit", "commit = None"),
+    Fault("the attempt that was not dead after all is overruled", REQUEUES, "record = read_requeue(store, epoch=epoch) or record", "pass"),
+    Fault("a live attempt's generation is removed", RETENTION, "if epoch >= newest_epoch:", "if epoch > newest_epoch:"),
+    Fault("the newest commit is not kept", RETENTION, '        kept[commits[-1].generation_id] = "the newest commit"', "        pass"),
+    Fault("what the record names is not kept", RETENTION, "return [*found, named]", "return found"),
+    Fault("a save that was overtaken is committed behind a newer one", PUBLISHER, "if written.step < self._newest_step:", "if False:"),
+    Fault("ranks that went back may not save again", PUBLISHER, "            self._newest_step = -1\n            newest", "            newest"),
 )  # fmt: skip

@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from faults import CORE_TESTS, FAULTS, Fault
+from faults import CORE_TESTS, FAULTS, STORE_TESTS, Fault
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("drainfsm", "adapters", "tests", "pyproject.toml", "docs", "README.md")
@@ -45,7 +45,7 @@ def plant(fault: Fault, tree: Path) -> None:
     path.write_text(text.replace(fault.old, fault.new))
 
 
-def noticed(fault: Fault | None, tests: list[str]) -> tuple[bool, str]:
+def noticed(fault: Fault | None, tests: tuple[str, ...]) -> tuple[bool, str]:
     """Whether the tests fail with the fault planted (None: the code as it is), and which."""
     tree = copy_tree()
     try:
@@ -72,18 +72,17 @@ def noticed(fault: Fault | None, tests: list[str]) -> tuple[bool, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", default="", help="faults whose name has this text")
+    parser.add_argument("--only", default="", help="faults with this text in their file or name")
     options = parser.parse_args()
-    tests = [test for test in CORE_TESTS if (ROOT / test).exists()]
-    broken, why = noticed(None, tests)
+    broken, why = noticed(None, CORE_TESTS + STORE_TESTS)
     if broken:
         print(f"the tests fail without any fault: {why}")
         return 2
-    chosen = [fault for fault in FAULTS if options.only in fault.name]
+    chosen = [fault for fault in FAULTS if options.only in f"{fault.file} {fault.name}"]
     started = time.monotonic()
     survivors = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = pool.map(lambda fault: noticed(fault, tests), chosen)
+        results = pool.map(lambda fault: noticed(fault, fault.tests), chosen)
         for fault, (killed, how) in zip(chosen, results, strict=True):
             verdict = "killed  " if killed else "SURVIVED"
             print(f"{verdict} {fault.name}  [{Path(fault.file).name}] {how[:110]}", flush=True)
