@@ -97,6 +97,16 @@ def may_fall_back(port: RankPort, error: CheckpointError) -> bool:
     return damaged and port.settings.on_refused == FALLBACK
 
 
+def report_refusal(port: RankPort, target: RestoreTarget, error: Exception) -> None:
+    """Whatever ends a restore is told, so that the log says why the ranks ended."""
+    port.report_restore_refused(
+        generation_id=target.generation_id,
+        step=target.step,
+        error=type(error).__name__,
+        reason=str(error),
+    )
+
+
 def verified_manifest(
     port: RankPort, store: ObjectStore, target: RestoreTarget, *, saver: str
 ) -> Manifest:

@@ -18,6 +18,7 @@ from drainfsm.checkpoint.gate import (
     committed_target,
     earlier,
     may_fall_back,
+    report_refusal,
     verified_manifest,
 )
 from drainfsm.checkpoint.own_files import (
@@ -117,6 +118,13 @@ class OwnCheckpoint:
         target = self._port.restore_target
         if target is None or not self._active:
             return 0
+        try:
+            return self._restore(target)
+        except Exception as error:  # whatever it is, the log must say it
+            report_refusal(self._port, target, error)
+            raise
+
+    def _restore(self, target: RestoreTarget) -> int:
         began = time.monotonic()
         target, refused = self._restorable(target)
         directory = self._store.root / generation_prefix(target.generation_id)

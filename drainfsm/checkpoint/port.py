@@ -70,5 +70,10 @@ class RankPort(Protocol):
         not_restored: Sequence[str] = (),
     ) -> None: ...
 
+    def report_restore_refused(
+        self, *, generation_id: str, step: int, error: str, reason: str
+    ) -> None:
+        """The rank ends with this error. Its reason may be cut."""
+
     def save_aborted(self, generation_id: str) -> bool:
         """The coordinator gave this save up."""

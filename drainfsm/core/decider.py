@@ -150,6 +150,19 @@ def _restored(draft: Draft, given: i.ReportRestored) -> None:
     )
 
 
+def _restore_refused(draft: Draft, given: i.ReportRestoreRefused) -> None:
+    draft.add(
+        e.RestoreRefused(
+            generation_id=given.generation_id,
+            step=given.step,
+            error=given.error,
+            reason=given.reason,
+            rank=given.rank,
+            node=given.node,
+        )
+    )
+
+
 def _healthy_step(draft: Draft, given: i.ReportHealthyStep) -> None:
     state = draft.state
     if state.healthy_step is None and not state.phase.over:
@@ -204,6 +217,7 @@ HANDLERS: dict[type[i.Input], Callable[[Draft, Any], None]] = {
     i.ReportRanksLost: _ranks_lost,
     i.ReportFenced: _fenced,
     i.ReportRestored: _restored,
+    i.ReportRestoreRefused: _restore_refused,
     i.ReportHealthyStep: _healthy_step,
     i.ReportSource: _source,
     i.Tick: _tick,

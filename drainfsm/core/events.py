@@ -350,6 +350,23 @@ class CheckpointRestored(Fact, frozen=True, kw_only=True, omit_defaults=True):
     """Parts of the ranks that had to start anew, because there were others when it was saved."""
 
 
+class RestoreRefused(Fact, frozen=True, kw_only=True):
+    """Ranks refused to go on from what they should have restored, and end with this error."""
+
+    generation_id: str
+    """As recorded for this attempt, also where one before it was tried in its place."""
+
+    step: int
+    error: str
+    """Name of the exception, usually one of ``drainfsm.errors``."""
+
+    reason: str
+    rank: int
+    """The first one that said so; ``reason`` may name another, on which it was found."""
+
+    node: int
+
+
 class CheckpointDrilled(Fact, frozen=True, kw_only=True):
     """A committed generation was restored on purpose, by a process that is no part of an attempt.
 
@@ -426,6 +443,7 @@ Event: TypeAlias = (
     | CheckpointCommitted
     | CheckpointFailed
     | CheckpointRestored
+    | RestoreRefused
     | CheckpointDrilled
     | HealthyStepReached
     | SourceUnknown

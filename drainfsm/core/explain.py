@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from drainfsm.core import events as e
 from drainfsm.core.budget import Budget
 from drainfsm.core.records import Record
-from drainfsm.core.rules import broken_rules, drains_of, recompute
+from drainfsm.core.rules import broken_rules, drains_of, events_of, recompute
 
 WIDTH = 12
 
@@ -18,14 +19,41 @@ def explain(records: Sequence[Record]) -> list[str]:
     ``records`` are those that readers do not skip. Each decision is recomputed from its own
     numbers, and a history that breaks a rule says so.
     """
+    lines = [line for event in _before_drains(records) for line in _explain_restore(event)]
     drains = drains_of(records)
     if not drains:
-        return ["No drain in these records."]
-    lines: list[str] = []
+        lines.append("No drain in these records.")
     for drain in drains:
         lines += _explain_drain(drain)
     lines += [f"WARNING: {wrong}" for wrong in broken_rules(records)]
     return lines
+
+
+def _before_drains(records: Sequence[Record]) -> Iterator[e.Event]:
+    return takewhile(lambda event: not isinstance(event, e.NoticeReceived), events_of(records))
+
+
+def _explain_restore(event: e.Event) -> Iterator[str]:
+    """What the attempt began with, where it is not just what was recorded."""
+    match event:
+        case e.RestoreRefused():
+            yield (
+                f"Generation {event.generation_id} (step {event.step}) was not restored: rank "
+                f"{event.rank} on node {event.node} ended with {event.error}: {event.reason}"
+            )
+        case e.CheckpointRestored(refused=refused, not_restored=not_restored):
+            if not refused and not not_restored:
+                return
+            yield f"Restored {event.generation_id} (step {event.step})."
+            for one in refused:
+                yield f"  in place of {one.generation_id}, which was refused: {one.reason}"
+            if not_restored:
+                yield (
+                    f"  saved by {event.saved_world_size} rank(s); these parts started anew: "
+                    f"{', '.join(not_restored)}"
+                )
+        case _:
+            pass
 
 
 def _explain_drain(drain: Sequence[e.Event]) -> Iterator[str]:
@@ -95,7 +123,7 @@ def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
             )
             yield f"Exited with code {event.exit_code}, {event.remaining_ms} ms to spare. {nodes}"
         case _:
-            pass
+            yield from _explain_restore(event)
 
 
 def _progress(

@@ -187,6 +187,15 @@ class ReportRestored(Input, frozen=True, kw_only=True):
     """Parts of the ranks that had to start anew, because there were others when it was saved."""
 
 
+class ReportRestoreRefused(Input, frozen=True, kw_only=True):
+    generation_id: str
+    step: int
+    error: str
+    reason: str
+    rank: int
+    node: int
+
+
 class ReportHealthyStep(Input, frozen=True, kw_only=True):
     step: int
 
@@ -226,6 +235,7 @@ AnyInput: TypeAlias = (
     | ReportCheckpoint
     | ReportCheckpointFailed
     | ReportRestored
+    | ReportRestoreRefused
     | ReportHealthyStep
     | ReportSource
     | Tick

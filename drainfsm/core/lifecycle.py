@@ -142,6 +142,7 @@ LIFECYCLE: tuple[Step, ...] = (
     Step(e.CheckpointCommitted, RUNNING, None),
     Step(e.CheckpointFailed, ANY, None),
     Step(e.CheckpointRestored, RUNNING, None),
+    Step(e.RestoreRefused, ANY, None),
     Step(e.CheckpointDrilled, ANY, None),
     Step(e.HealthyStepReached, RUNNING, None),
     Step(e.SourceUnknown, ANY, None),

@@ -170,6 +170,8 @@ class Coordinator:
                 if known is None or message.restore_ms >= known.restore_ms:
                     self._effects.restored = message
                 self._submit(self._gather.restored(node, message))
+            case n.NodeRestoreRefused():
+                self._submit(self._gather.restore_refused(node, message))
             case n.NodeRanksLost(missing=missing, reason=reason):
                 self._submit(i.ReportRanksLost(missing=missing, node_lost=False, reason=reason))
             case n.NodeExited():

@@ -9,6 +9,11 @@ from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.state import Phase, State
 from drainfsm.runtime import node_messages as n
 from drainfsm.runtime.job_code import Failure, cause_of
+from drainfsm.runtime.messages import RestoreRefused
+
+REFUSALS_MAX = 8
+"""Restores that are refused in the log of one attempt: ranks that find each its own file damaged
+would fill it, and so would a launcher that starts them over and over."""
 
 
 class Gather:
@@ -32,6 +37,7 @@ class Gather:
         self._late: dict[int, tuple[MissingRank, ...]] = {}
         self._first_steps: dict[int, int] = {}
         self._restored: dict[int, n.NodeRestored] = {}
+        self._refusals: set[RestoreRefused] = set()
         self._exits: dict[int, NodeExit] = {}
         self._failures: list[Failure] = []
 
@@ -124,6 +130,23 @@ class Gather:
             saved_world_size=slowest.saved_world_size,
             saved_layout=slowest.saved_layout,
             not_restored=slowest.not_restored,
+        )
+
+    def restore_refused(
+        self, node: int, message: n.NodeRestoreRefused
+    ) -> i.ReportRestoreRefused | None:
+        """Of ranks that say the same the first one: they refuse together."""
+        said = message.refused
+        if said in self._refusals or len(self._refusals) == REFUSALS_MAX:
+            return None
+        self._refusals.add(said)
+        return i.ReportRestoreRefused(
+            generation_id=said.generation_id,
+            step=said.step,
+            error=said.error,
+            reason=said.reason,
+            rank=message.rank,
+            node=node,
         )
 
     # --- the end --------------------------------------------------------------------------------

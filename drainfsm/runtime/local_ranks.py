@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import asdict
+
 from drainfsm.core.events import MissingRank
 from drainfsm.core.inputs import NodePosition
 from drainfsm.runtime import messages as m
@@ -157,6 +159,8 @@ class LocalRanks:
             case m.Restored():
                 local.restored = message
                 self._check_restored()
+            case m.RestoreRefused():
+                self._report(n.NodeRestoreRefused(rank=rank, refused=message))
             case m.Detach():
                 local.finished = True
             case m.Attach():
@@ -213,19 +217,7 @@ class LocalRanks:
         if not self._complete or len(done) != len(self._ranks):
             return
         slowest = max(done, key=lambda r: r.restore_ms)
-        self._report(
-            n.NodeRestored(
-                generation_id=slowest.generation_id,
-                manifest_digest=slowest.manifest_digest,
-                step=slowest.step,
-                restore_ms=slowest.restore_ms,
-                verification=slowest.verification,
-                refused=slowest.refused,
-                saved_world_size=slowest.saved_world_size,
-                saved_layout=slowest.saved_layout,
-                not_restored=slowest.not_restored,
-            )
-        )
+        self._report(n.NodeRestored(**asdict(slowest)))
 
     def _report_formed(self) -> None:
         sizes = [r.save_bytes for r in self._ranks.values() if r.save_bytes is not None]

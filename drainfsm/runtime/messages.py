@@ -102,6 +102,15 @@ class Restored(Message, frozen=True, kw_only=True):
     """Parts of the ranks that had to start anew, because there were others when it was saved."""
 
 
+class RestoreRefused(Message, frozen=True, kw_only=True):
+    """What was to be restored is not; the rank ends with this error."""
+
+    generation_id: str
+    step: int
+    error: str
+    reason: str
+
+
 class FirstStep(Message, frozen=True, kw_only=True):
     """The first step of this process is done."""
 
@@ -122,6 +131,7 @@ FromRank: TypeAlias = (
     | DurableFiles
     | SaveFailed
     | Restored
+    | RestoreRefused
     | FirstStep
     | Detach
 )

@@ -20,6 +20,8 @@ def narrate(event: Event) -> str | None:
                 f"{first.generation_id} is damaged ({first.reason}): restored "
                 f"{event.generation_id} (step {event.step}) in place of it"
             )
+        case e.RestoreRefused(error=error, reason=reason):
+            return f"{event.generation_id} (step {event.step}) is not restored: {error}: {reason}"
         case e.CheckpointFailed(step=step, reason=reason):
             return f"the periodic save of step {step} came to nothing: {reason}"
         case e.AttemptLost(epoch=epoch, reason=reason):

@@ -12,7 +12,7 @@ from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
-from drainfsm.runtime.messages import Message
+from drainfsm.runtime.messages import Message, RestoreRefused
 
 PROTOCOL_VERSION = 2
 """Agents and coordinator of one job run the same version; it is checked when a node joins."""
@@ -145,6 +145,11 @@ class NodeRestored(Message, frozen=True, kw_only=True):
     """Parts of the ranks that had to start anew, because there were others when it was saved."""
 
 
+class NodeRestoreRefused(Message, frozen=True, kw_only=True):
+    rank: int
+    refused: RestoreRefused
+
+
 class NodeFirstStep(Message, frozen=True, kw_only=True):
     step: int
 
@@ -202,6 +207,7 @@ FromNode: TypeAlias = (
     | NodeDurable
     | NodeSaveFailed
     | NodeRestored
+    | NodeRestoreRefused
     | NodeFirstStep
     | NodeRanksLost
     | NodeExited

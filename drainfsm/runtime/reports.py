@@ -9,6 +9,9 @@ from drainfsm.core.manifest import Entry
 from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.runtime import messages as m
 
+REASON_CHARS_MAX = 2_000
+"""Of a refusal: its reason may list many files or names."""
+
 
 class Reports(ABC):
     """The reporting half of a session. Every method returns at once."""
@@ -46,6 +49,18 @@ class Reports(ABC):
 
     def report_save_failed(self, generation_id: str, reason: str) -> None:
         self._send(m.SaveFailed(generation_id=generation_id, reason=reason))
+
+    def report_restore_refused(
+        self, *, generation_id: str, step: int, error: str, reason: str
+    ) -> None:
+        self._send(
+            m.RestoreRefused(
+                generation_id=generation_id,
+                step=step,
+                error=error,
+                reason=reason[:REASON_CHARS_MAX],
+            )
+        )
 
     def report_restored(
         self,

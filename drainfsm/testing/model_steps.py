@@ -25,6 +25,7 @@ OUT_OF_SCOPE: tuple[type[e.Fact], ...] = (
     e.CheckpointDrilled,
     e.CheckpointFailed,
     e.CheckpointRestored,
+    e.RestoreRefused,
     e.HealthyStepReached,
     e.SourceUnknown,
     e.SourceRecovered,

@@ -146,6 +146,11 @@ class RecordedPort:
             not_restored=tuple(not_restored),
         )
 
+    def report_restore_refused(
+        self, *, generation_id: str, step: int, error: str, reason: str
+    ) -> None:
+        self._report("refused", generation_id=generation_id, step=step, reason=f"{error}: {reason}")
+
     def save_aborted(self, generation_id: str) -> bool:
         return generation_id in self.aborted
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.budget import Sample
+from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.state import Phase
 from drainfsm.views.replay import APPLIED, AttemptReplay, Line
+
+F = TypeVar("F", bound=e.Fact)
 
 
 class Ending(enum.StrEnum):
@@ -62,7 +66,17 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
 
     exit_code: int | None
     restored_step: int | None
+    restored_generation_id: str | None
     restore_ms: int | None
+    restored_in_place_of: tuple[RefusedGeneration, ...]
+    """What should have been restored, and was damaged; the recorded one first."""
+
+    not_restored: tuple[str, ...]
+    """Parts of the ranks that started anew, because other ranks had saved."""
+
+    restore_refused: tuple[e.RestoreRefused, ...]
+    """Why ranks ended in place of restoring."""
+
     healthy_after_ms: int | None
     """From the start to the first step that completed on every rank; None: there was none."""
 
@@ -102,6 +116,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     def last(self, *kinds: type[e.Fact]) -> Line | None:
         return next((line for line in reversed(self.lines) if isinstance(line.event, kinds)), None)
 
+    def all(self, kind: type[F]) -> tuple[F, ...]:
+        return tuple(line.event for line in self.lines if isinstance(line.event, kind))
+
     def count(self, *kinds: type[e.Fact]) -> int:
         return sum(isinstance(line.event, kinds) for line in self.lines)
 
@@ -130,8 +147,8 @@ def attempt_report(seen: Seen, *, last_seen_unix_ms: int | None) -> AttemptRepor
     ending, reason = _ending(seen)
     ended = _ended_unix_ms(seen, ending, last_seen_unix_ms)
     started, healthy = seen.first(e.AttemptStarted), seen.first(e.HealthyStepReached)
-    restored = seen.last(e.CheckpointRestored)
-    restore = restored.event if restored is not None else None
+    restored = seen.all(e.CheckpointRestored)
+    restore = restored[-1] if restored else None
     return AttemptReport(
         job_id=final.job_id,
         epoch=final.epoch,
@@ -141,8 +158,12 @@ def attempt_report(seen: Seen, *, last_seen_unix_ms: int | None) -> AttemptRepor
         started_unix_ms=started.at_unix_ms if started else None,
         ended_unix_ms=ended,
         exit_code=final.exit_code,
-        restored_step=restore.step if isinstance(restore, e.CheckpointRestored) else None,
-        restore_ms=restore.restore_ms if isinstance(restore, e.CheckpointRestored) else None,
+        restored_step=restore.step if restore else None,
+        restored_generation_id=restore.generation_id if restore else None,
+        restore_ms=restore.restore_ms if restore else None,
+        restored_in_place_of=restore.refused if restore else (),
+        not_restored=restore.not_restored if restore else (),
+        restore_refused=seen.all(e.RestoreRefused),
         healthy_after_ms=healthy.at_unix_ms - started.at_unix_ms if healthy and started else None,
         commit_count=len(seen.samples),
         failed_save_count=seen.count(e.CheckpointFailed, e.SaveAbandoned),

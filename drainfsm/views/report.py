@@ -68,6 +68,12 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
     requeue_delay: Durations
     restore: Durations
+    restore_refused_count: int
+    """Attempts whose ranks ended in place of restoring."""
+
+    restore_fallback_count: int
+    """Attempts that restored something older than what was recorded, which was damaged."""
+
     restart_to_healthy: Durations
     save_durable: Durations
     save_commit: Durations
@@ -201,6 +207,8 @@ def _totals(
         checkpoint_age=durations(a.checkpoint_age_ms for a in attempts),
         requeue_delay=durations(a.requeue_delay_ms for a in attempts),
         restore=durations(a.restore_ms for a in attempts),
+        restore_refused_count=sum(bool(a.restore_refused) for a in attempts),
+        restore_fallback_count=sum(bool(a.restored_in_place_of) for a in attempts),
         restart_to_healthy=durations(a.healthy_after_ms for a in restarts),
         save_durable=durations(sample.durable_ms for sample in samples),
         save_commit=durations(sample.commit_ms for sample in samples),

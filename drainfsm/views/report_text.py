@@ -31,8 +31,7 @@ def _attempt(attempt: AttemptReport) -> str:
     parts = [f"  {attempt.epoch:>3} {_when(attempt.started_unix_ms)}"]
     reason = f" ({attempt.reason})" if attempt.reason else ""
     parts.append(f"{attempt.ending.value}{reason}")
-    if attempt.restored_step is not None:
-        parts.append(f"restored step {attempt.restored_step} in {_span(attempt.restore_ms)}")
+    parts += _restores(attempt)
     if attempt.healthy_after_ms is not None:
         parts.append(f"healthy after {_span(attempt.healthy_after_ms)}")
     elif attempt.ended_unix_ms is not None:
@@ -46,6 +45,17 @@ def _attempt(attempt: AttemptReport) -> str:
     if attempt.requeue_delay_ms is not None:
         parts.append(f"next attempt after {_span(attempt.requeue_delay_ms)}")
     return "; ".join(parts)
+
+
+def _restores(attempt: AttemptReport) -> Iterator[str]:
+    if attempt.restored_step is not None:
+        yield f"restored step {attempt.restored_step} in {_span(attempt.restore_ms)}"
+    for damaged in attempt.restored_in_place_of:
+        yield f"in place of {damaged.generation_id} ({damaged.reason})"
+    if attempt.not_restored:
+        yield f"started anew: {', '.join(attempt.not_restored)}"
+    for refused in attempt.restore_refused:
+        yield f"refused {refused.generation_id} ({refused.error}: {refused.reason})"
 
 
 def _range(attempt: AttemptReport) -> str:
@@ -63,6 +73,7 @@ def _totals(totals: Totals) -> Iterator[str]:
         ("checkpoint age at failure", _durations(totals.checkpoint_age)),
         ("requeue delay", _durations(totals.requeue_delay)),
         ("restore", _durations(totals.restore)),
+        ("restores refused", _refused(totals)),
         ("restart to healthy step", _durations(totals.restart_to_healthy)),
         ("save, durable", _durations(totals.save_durable)),
         ("save, commit", _durations(totals.save_commit)),
@@ -108,6 +119,13 @@ def _durations(found: Durations) -> str:
     parts = (("p50", found.p50_ms), ("p95", found.p95_ms), ("p99", found.p99_ms))
     told = [f"{name} {_span(value)}" for name, value in (*parts, ("max", found.max_ms))]
     return f"{', '.join(told)} (of {found.count})"
+
+
+def _refused(totals: Totals) -> str:
+    return (
+        f"{totals.restore_refused_count} attempts ended so, "
+        f"{totals.restore_fallback_count} fell back"
+    )
 
 
 def _lost(totals: Totals) -> str:

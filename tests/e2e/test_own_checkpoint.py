@@ -7,6 +7,10 @@ import re
 import sys
 from pathlib import Path
 
+import msgspec
+import pytest
+
+from drainfsm.cli.main import main
 from drainfsm.core import events as e
 from drainfsm.core.manifest import Manifest
 from drainfsm.core.orders import CheckpointSettings
@@ -52,6 +56,36 @@ def test_the_script_of_the_page_drains_and_goes_on_where_it_was(job: RunningJob)
     assert (restored.step, restored.verification) == (first.step, "checksums")
     assert second.step > first.step
     assert weight == second.step + 1, "one more every step, over both attempts"
+
+
+def test_a_flipped_bit_that_ends_the_job_is_in_the_log_and_in_what_is_read_from_it(
+    job: RunningJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drained(job, epoch=1)
+    (published,) = job.find(e.ManifestPublished, 1)
+    path = job.store / "generations" / published.generation_id / "rank00000" / "weights.json"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    agent = job.start(
+        [sys.executable, "-c", script()], checkpoint=CheckpointSettings(verify="checksums")
+    )
+    assert agent.wait() == 1, agent.output()
+    (refused,) = job.find(e.RestoreRefused, 2)
+    assert (refused.generation_id, refused.step) == (published.generation_id, published.step)
+    assert (refused.error, refused.rank, refused.node) == ("ManifestMismatchError", 0, 0)
+    assert "weights.json has checksum" in refused.reason
+    assert job.find(e.CheckpointRestored, 2) == []
+    (finished,) = job.find(e.AttemptFinished, 2)
+    assert finished.exit_code == 1
+    told = f"{published.generation_id} (step {published.step}) is not restored"
+    assert told in agent.output()
+    where = ["--job", job.job, "--state-dir", str(job.state_dir)]
+    assert main(["explain", *where]) == 0
+    assert f"{published.generation_id} (step {published.step}) was not" in capsys.readouterr().out
+    assert main(["report", *where, "--json"]) == 0
+    attempts = json.loads(capsys.readouterr().out)["jobs"][0]["attempts"]
+    assert [one["restore_refused"] for one in attempts] == [[], [msgspec.to_builtins(refused)]]
 
 
 def test_a_damaged_generation_is_replaced_by_the_one_before_and_never_left_on(

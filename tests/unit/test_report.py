@@ -14,7 +14,9 @@ from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Sample
 from drainfsm.core.codec import decode_lines, encode_lines
+from drainfsm.core.explain import explain
 from drainfsm.core.records import Record
+from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.testing.scenario import NOON_UNIX_MS, STORE, Scenario
 from drainfsm.views.attempts import Ending
 from drainfsm.views.history import by_attempt
@@ -101,6 +103,70 @@ def test_a_loss_without_notice_is_told_with_its_age_its_delay_and_its_work() -> 
     assert totals.sources[0].source == "aws"
     assert totals.sources[0].unknown_now
     assert totals == made.jobs[0].totals
+
+
+def _refused(*, generation_id: str) -> i.ReportRestoreRefused:
+    return i.ReportRestoreRefused(
+        generation_id=generation_id,
+        step=40,
+        error="ManifestMismatchError",
+        reason="data.bin has checksum x, not y",
+        rank=3,
+        node=1,
+    )
+
+
+def test_a_refused_restore_and_one_that_fell_back_are_told_and_counted() -> None:
+    refused, other = _next(at_ms=20_000), _next(at_ms=30_000)
+    refused.when(_refused(generation_id="newest"))
+    refused.when(i.ReportExited(exit_code=1, nodes=()))
+    other.when(
+        i.ReportRestored(
+            generation_id="older",
+            manifest_digest="d",
+            step=20,
+            restore_ms=250,
+            verification="checksums",
+            refused=(RefusedGeneration(generation_id="newest", reason="a flipped bit"),),
+            saved_world_size=8,
+            not_restored=("loader",),
+        )
+    )
+    made = report(_log(refused))
+    (attempt,) = made.jobs[0].attempts
+    (told,) = attempt.restore_refused
+    assert (attempt.ending, told.rank, told.node) == (Ending.FAILED, 3, 1)
+    assert made.totals.restore_refused_count == 1
+    text = " ".join("\n".join(report_text(made)).split())
+    assert "refused newest (ManifestMismatchError: data.bin has checksum x, not y)" in text
+    assert "restores refused 1 attempts ended so, 0 fell back" in text
+    printed = json.loads(msgspec.json.encode(made))["jobs"][0]["attempts"][0]
+    assert printed["restore_refused"][0]["reason"] == "data.bin has checksum x, not y"
+    line, none = explain(refused.history)
+    assert line.startswith("Generation newest (step 40) was not restored: rank 3 on node 1 ended")
+    assert line.endswith("with ManifestMismatchError: data.bin has checksum x, not y")
+    assert none == "No drain in these records."
+
+    made = report(_log(other))
+    (attempt,) = made.jobs[0].attempts
+    assert (attempt.restored_generation_id, attempt.not_restored) == ("older", ("loader",))
+    assert attempt.restored_in_place_of[0].generation_id == "newest"
+    assert (made.totals.restore_refused_count, made.totals.restore_fallback_count) == (0, 1)
+    text = " ".join("\n".join(report_text(made)).split())
+    assert "in place of newest (a flipped bit); started anew: loader" in text
+    assert explain(other.history)[:3] == [
+        "Restored older (step 20).",
+        "  in place of newest, which was refused: a flipped bit",
+        "  saved by 8 rank(s); these parts started anew: loader",
+    ]
+
+
+def test_what_is_restored_during_a_drain_is_explained_in_its_place() -> None:
+    scenario = Scenario()
+    scenario.given(scenario.notice(), _refused(generation_id="newest"))
+    lines = explain(scenario.history)
+    assert lines[0].startswith("Drain ")
+    assert any(line.startswith("  Generation newest (step 40) was not") for line in lines)
 
 
 def test_a_drain_that_saved_lost_nothing() -> None:

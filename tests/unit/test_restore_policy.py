@@ -46,6 +46,8 @@ class History:
             checkpoint.step_done(step)
         self.older = self.commit(OLDER, 2)
         self.newer = self.commit(NEWER, 4)
+        self.last_port = port
+        """The one of the newest restore."""
 
     def model(self) -> nn.Linear:
         return nn.Linear(16, 16)
@@ -66,7 +68,7 @@ class History:
     ) -> tuple[float, Sequence[RefusedGeneration]]:
         """The weight that comes back, and what was refused before it did."""
         model = self.model()
-        port = self.port(restore_target=target or self.newer, settings=settings)
+        self.last_port = port = self.port(restore_target=target or self.newer, settings=settings)
         first = Checkpoint(port, model=model).restore()
         (restored,) = port.of("restored")
         assert first == restored.step + 1
@@ -140,6 +142,9 @@ def test_what_is_refused_is_said_and_falls_back_only_if_asked_and_damaged(
     with pytest.raises(case.error, match=case.says) as refused:
         history.restore(target=target, **case.settings)
     assert type(refused.value) is case.error
+    (told,) = history.last_port.of("refused")
+    assert (told.generation_id, told.step) == (NEWER, 4)
+    assert told.reason == f"{case.error.__name__}: {refused.value}"
     if not case.falls_back:
         with pytest.raises(case.error, match=case.says):
             history.restore(target=target, on_refused="fallback", **case.settings)
@@ -156,6 +161,8 @@ def test_where_nothing_older_is_whole_everything_that_was_tried_is_named(tmp_pat
     truncate(history.file(DATA, OLDER))
     with pytest.raises(RestoreRefusedError, match=rf"{NEWER}: .*missing; {OLDER}: .*bytes, not"):
         history.restore(on_refused="fallback")
+    (told,) = history.last_port.of("refused")
+    assert told.generation_id == NEWER, "what was recorded"
 
 
 def test_a_lost_attempt_whose_last_manifest_is_damaged_does_not_keep_others_from_falling_back(
@@ -214,6 +221,16 @@ def test_an_own_saver_falls_back_too(tmp_path: Path) -> None:
     (restored,) = again.of("restored")
     assert [one.generation_id for one in restored.refused] == [NEWER]
     assert "rank00000/step has checksum" in restored.refused[0].reason
+
+
+def test_what_an_own_loader_refuses_is_told_too(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    port = history.port(restore_target=history.newer)
+    own = OwnCheckpoint(port, save=lambda directory, step: None, load=lambda directory, step: None)
+    with pytest.raises(RestoreRefusedError, match=r"says saver .*, not own") as refused:
+        own.restore()
+    (told,) = port.of("refused")
+    assert told.reason == f"RestoreRefusedError: {refused.value}"
 
 
 def restored_event(*, refused: tuple[RefusedGeneration, ...]) -> e.CheckpointRestored:

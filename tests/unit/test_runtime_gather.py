@@ -8,8 +8,9 @@ from drainfsm.core import inputs as i
 from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.manifest import Entry
 from drainfsm.core.state import Phase, State
+from drainfsm.runtime import messages as m
 from drainfsm.runtime import node_messages as n
-from drainfsm.runtime.gather import Gather
+from drainfsm.runtime.gather import REFUSALS_MAX, Gather
 from drainfsm.runtime.saves import Saves
 
 
@@ -82,6 +83,26 @@ def test_who_is_missing_is_told_as_well_as_it_is_known() -> None:
     quiescing = replace(noticed, phase=Phase.QUIESCING, quiesced_nodes=frozenset({1, 2, 3}))
     assert gather.missing(quiescing) == (MissingRank(rank=0, node=0, last_step=5, phase="silent"),)
     assert gather.missing(State()) == ()
+
+
+def refused(rank: int, reason: str) -> n.NodeRestoreRefused:
+    said = m.RestoreRefused(generation_id="g", step=4, error="ManifestMismatchError", reason=reason)
+    return n.NodeRestoreRefused(rank=rank, refused=said)
+
+
+def test_ranks_that_refuse_a_restore_together_are_heard_once_and_many_reasons_have_an_end() -> None:
+    gather = Gather(node_count=2)
+    assert gather.restore_refused(1, refused(3, "a flipped bit")) == i.ReportRestoreRefused(
+        generation_id="g",
+        step=4,
+        error="ManifestMismatchError",
+        reason="a flipped bit",
+        rank=3,
+        node=1,
+    )
+    assert gather.restore_refused(0, refused(0, "a flipped bit")) is None
+    heard = [gather.restore_refused(0, refused(0, f"file {index}")) for index in range(20)]
+    assert sum(one is not None for one in heard) == REFUSALS_MAX - 1
 
 
 def exited(node: int, code: int, failed_unix_ms: int | None = None) -> n.NodeExited:
