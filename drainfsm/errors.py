@@ -23,6 +23,7 @@ DrainfsmError
 │   ├── RestoreRefusedError   the recorded generation cannot be restored here
 │   │   └── GenerationPrunedError it was committed, and the retention policy let it go
 │   └── SaveFailedError       a rank could not write its part of a generation
+│       └── NoRoomError       it would not fit into the free memory of a host
 └── RuntimeFailure
     ├── AgentUnreachableError no running agent answers for the job
     ├── AuthenticationError   wrong job token
@@ -153,6 +154,18 @@ class GenerationPrunedError(RestoreRefusedError):
 
 class SaveFailedError(CheckpointError):
     """A rank could not write its part of a generation (disk full, say)."""
+
+
+class NoRoomError(SaveFailedError):
+    """What would be staged does not fit into the free memory of a host. Nothing was staged."""
+
+    def __init__(
+        self, reason: str, *, host: str = "", needed_bytes: int = 0, free_bytes: int = 0
+    ) -> None:
+        super().__init__(reason)
+        self.host = host
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
 
 
 class RuntimeFailure(DrainfsmError):  # noqa: N818 - a family, not one error

@@ -14,7 +14,13 @@ import msgspec
 import torch.distributed as dist
 
 import drainfsm.errors
-from drainfsm.errors import CheckpointError, ConfigError, DrainfsmError, SaveFailedError
+from drainfsm.errors import (
+    CheckpointError,
+    ConfigError,
+    DrainfsmError,
+    NoRoomError,
+    SaveFailedError,
+)
 
 PEER_WAIT = timedelta(minutes=10)
 """Longest wait for the slowest rank. A dead one is noticed at once; this is for one that hangs."""
@@ -33,9 +39,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the class in ``drainfsm.errors``."""
 
     reason: str
+    details: dict[str, Any] = {}
+    """More that the class is made from."""
 
     @classmethod
     def of(cls, error: BaseException, *, rank: int) -> Failure:
+        if isinstance(error, NoRoomError):
+            return cls(rank=rank, kind=NoRoomError.__name__, reason=str(error), details=vars(error))
         if isinstance(error, DrainfsmError):
             return cls(rank=rank, kind=type(error).__name__, reason=str(error))
         kind = SaveFailedError.__name__
@@ -177,5 +187,5 @@ def _error_of(failure: Failure) -> CheckpointError:
     kind = getattr(drainfsm.errors, failure.kind, SaveFailedError)
     if not issubclass(kind, CheckpointError):
         kind = SaveFailedError
-    error: CheckpointError = kind(f"rank {failure.rank}: {failure.reason}")
+    error: CheckpointError = kind(f"rank {failure.rank}: {failure.reason}", **failure.details)
     return error

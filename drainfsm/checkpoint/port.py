@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from drainfsm.core.events import MemoryShortage
 from drainfsm.core.manifest import Entry
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
@@ -53,7 +54,9 @@ class RankPort(Protocol):
         """Every file of this rank is durable, and its directory entry. Once a rank and save.
         ``saver``: who wrote them, where the job does so itself."""
 
-    def report_save_failed(self, generation_id: str, reason: str) -> None:
+    def report_save_failed(
+        self, generation_id: str, reason: str, *, memory: MemoryShortage | None = None
+    ) -> None:
         """The save comes to nothing. May be said by several ranks, also after ``durable``."""
 
     def report_restored(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.planner import WriteItem
 
 from drainfsm.checkpoint.memory import free_host_bytes
-from drainfsm.errors import SaveFailedError
+from drainfsm.errors import NoRoomError
 
 
 class Room(NamedTuple):
@@ -57,7 +57,7 @@ def check_room(rooms: Sequence[Room], needed_bytes: Sequence[int]) -> None:
     """``needed_bytes``: by rank, as ``rooms``.
 
     Raises:
-        SaveFailedError: says what a host has to hold, and what it has.
+        NoRoomError: says what a host has to hold, and what it has.
     """
     for host in dict.fromkeys(room.host for room in rooms):
         ranks = [rank for rank, room in enumerate(rooms) if room.host == host]
@@ -65,9 +65,12 @@ def check_room(rooms: Sequence[Room], needed_bytes: Sequence[int]) -> None:
         known = [value for value in free if value is not None]
         needed = sum(needed_bytes[rank] for rank in ranks)
         if known and needed > min(known):
-            raise SaveFailedError(
+            raise NoRoomError(
                 f"staging needs {needed} bytes of host memory on {host} (rank(s) {_listed(ranks)}),"
-                f" and {min(known)} bytes are free: nothing was staged"
+                f" and {min(known)} bytes are free: nothing was staged",
+                host=host,
+                needed_bytes=needed,
+                free_bytes=min(known),
             )
 
 

@@ -28,8 +28,9 @@ from drainfsm.checkpoint.randomness import cuda_in_use
 from drainfsm.checkpoint.replicas import warning_about
 from drainfsm.checkpoint.staging import Staging
 from drainfsm.checkpoint.writer import GenerationWriter
+from drainfsm.core.events import MemoryShortage
 from drainfsm.core.manifest import Entry
-from drainfsm.errors import DrainfsmError, SaveFailedError
+from drainfsm.errors import DrainfsmError, NoRoomError, SaveFailedError
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.generations import generation_prefix
 
@@ -126,7 +127,7 @@ class Save:
                 torch.cuda.set_device(self._device)
             self._save()
         except Exception as error:
-            self._report_failed(_reason(error))
+            self._report_failed(_reason(error), _shortage(error))
         finally:
             self._staged.set()
             self._done.set()
@@ -202,10 +203,10 @@ class Save:
                 rank=self._exchange.rank, kind=SaveFailedError.__name__, reason=_reason(error)
             )
 
-    def _report_failed(self, reason: str) -> None:
+    def _report_failed(self, reason: str, memory: MemoryShortage | None = None) -> None:
         if not self._failed:
             self._failed = True
-            self._port.report_save_failed(self.generation_id, reason)
+            self._port.report_save_failed(self.generation_id, reason, memory=memory)
 
     def _check_wanted(self) -> None:
         if self._aborted():
@@ -222,3 +223,11 @@ class Save:
 def _reason(error: Exception) -> str:
     """Our own errors explain themselves; others are named."""
     return str(error) if isinstance(error, DrainfsmError) else f"{type(error).__name__}: {error}"
+
+
+def _shortage(error: Exception) -> MemoryShortage | None:
+    if not isinstance(error, NoRoomError):
+        return None
+    return MemoryShortage(
+        host=error.host, needed_bytes=error.needed_bytes, free_bytes=error.free_bytes
+    )

@@ -58,7 +58,7 @@ def skip(draft: Draft, reason: str, *, budget: Budget) -> None:
     )
 
 
-def give_up(draft: Draft, reason: str) -> None:
+def give_up(draft: Draft, reason: str, *, memory: e.MemoryShortage | None = None) -> None:
     """No save any more, whatever was reached; nothing once it is published or given up."""
     state = draft.state
     budget = budget_of(state, now_unix_ms=draft.now_unix_ms) if state.phase.active else None
@@ -75,6 +75,7 @@ def give_up(draft: Draft, reason: str) -> None:
                 budget=budget,
                 restore_generation_id=committed.generation_id if committed else None,
                 restore_step=committed.step if committed else None,
+                memory=memory,
             )
         )
 
@@ -200,7 +201,7 @@ def report_published(draft: Draft, given: i.ReportPublished) -> None:
 
 def report_save_failed(draft: Draft, given: i.ReportSaveFailed) -> None:
     if _concerns_save(draft, given) and draft.state.phase in SAVE_UNDER_WAY:
-        give_up(draft, given.reason)
+        give_up(draft, given.reason, memory=given.memory)
 
 
 def report_checkpoint(draft: Draft, given: i.ReportCheckpoint) -> None:
@@ -223,7 +224,12 @@ def report_checkpoint(draft: Draft, given: i.ReportCheckpoint) -> None:
 
 def report_checkpoint_failed(draft: Draft, given: i.ReportCheckpointFailed) -> None:
     draft.add(
-        e.CheckpointFailed(generation_id=given.generation_id, step=given.step, reason=given.reason)
+        e.CheckpointFailed(
+            generation_id=given.generation_id,
+            step=given.step,
+            reason=given.reason,
+            memory=given.memory,
+        )
     )
 
 

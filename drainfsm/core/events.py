@@ -39,6 +39,14 @@ class MissingRank(msgspec.Struct, frozen=True, kw_only=True):
     """``train``, ``eval``, ``compile`` …, ``never attached`` or ``lost``."""
 
 
+class MemoryShortage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a save would have staged at once, and what the host had left for it."""
+
+    host: str
+    needed_bytes: int
+    free_bytes: int
+
+
 class NodeSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Where the ranks of one node stood when the stop step was agreed."""
 
@@ -222,7 +230,7 @@ class ManifestPublished(Fact, frozen=True, kw_only=True):
     sample: Sample
 
 
-class SaveAbandoned(Fact, frozen=True, kw_only=True):
+class SaveAbandoned(Fact, frozen=True, kw_only=True, omit_defaults=True):
     """A save was under way and was given up; nothing was published."""
 
     generation_id: str
@@ -230,6 +238,8 @@ class SaveAbandoned(Fact, frozen=True, kw_only=True):
     budget: Budget
     restore_generation_id: str | None
     restore_step: int | None
+    memory: MemoryShortage | None = None
+    """If that was the reason."""
 
 
 # --- leaving ------------------------------------------------------------------------------------
@@ -320,12 +330,14 @@ class CheckpointCommitted(Fact, frozen=True, kw_only=True):
     sample: Sample
 
 
-class CheckpointFailed(Fact, frozen=True, kw_only=True):
+class CheckpointFailed(Fact, frozen=True, kw_only=True, omit_defaults=True):
     """A periodic save came to nothing; training goes on."""
 
     generation_id: str
     step: int
     reason: str
+    memory: MemoryShortage | None = None
+    """If that was the reason."""
 
 
 class CheckpointRestored(Fact, frozen=True, kw_only=True, omit_defaults=True):

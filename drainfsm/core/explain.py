@@ -19,7 +19,7 @@ def explain(records: Sequence[Record]) -> list[str]:
     ``records`` are those that readers do not skip. Each decision is recomputed from its own
     numbers, and a history that breaks a rule says so.
     """
-    lines = [line for event in _before_drains(records) for line in _explain_restore(event)]
+    lines = [line for event in _before_drains(records) for line in _explain_other(event)]
     drains = drains_of(records)
     if not drains:
         lines.append("No drain in these records.")
@@ -33,8 +33,9 @@ def _before_drains(records: Sequence[Record]) -> Iterator[e.Event]:
     return takewhile(lambda event: not isinstance(event, e.NoticeReceived), events_of(records))
 
 
-def _explain_restore(event: e.Event) -> Iterator[str]:
-    """What the attempt began with, where it is not just what was recorded."""
+def _explain_other(event: e.Event) -> Iterator[str]:
+    """What does not belong to a drain: a restore that is not just what was recorded, and a save
+    that had no room."""
     match event:
         case e.RestoreRefused():
             yield (
@@ -52,8 +53,19 @@ def _explain_restore(event: e.Event) -> Iterator[str]:
                     f"  saved by {event.saved_world_size} rank(s); these parts started anew: "
                     f"{', '.join(not_restored)}"
                 )
+        case e.CheckpointFailed(memory=e.MemoryShortage() as memory):
+            yield f"The periodic save of step {event.step} came to nothing:"
+            yield from _memory(memory)
         case _:
             pass
+
+
+def _memory(memory: e.MemoryShortage | None) -> Iterator[str]:
+    if memory is not None:
+        yield (
+            f"  host memory on {memory.host}: {memory.needed_bytes} bytes needed, "
+            f"{memory.free_bytes} bytes free"
+        )
 
 
 def _explain_drain(drain: Sequence[e.Event]) -> Iterator[str]:
@@ -109,6 +121,7 @@ def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
             yield _restores(event.restore_generation_id, event.restore_step)
         case e.SaveAbandoned():
             yield f"The save {event.generation_id} was given up: {event.reason}"
+            yield from _memory(event.memory)
             yield from _arithmetic(event.budget)
             yield _restores(event.restore_generation_id, event.restore_step)
         case e.BytesStaged() | e.Durable() | e.EntriesVerified() | e.ManifestPublished():
@@ -123,7 +136,7 @@ def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
             )
             yield f"Exited with code {event.exit_code}, {event.remaining_ms} ms to spare. {nodes}"
         case _:
-            yield from _explain_restore(event)
+            yield from _explain_other(event)
 
 
 def _progress(

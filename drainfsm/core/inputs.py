@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from drainfsm.core.budget import Allowances, Sample
-from drainfsm.core.events import MissingRank, NodeExit
+from drainfsm.core.events import MemoryShortage, MissingRank, NodeExit
 from drainfsm.core.notice import Notice
 from drainfsm.core.requeue import RefusedGeneration, RequeueRecord
 
@@ -128,6 +128,7 @@ class ReportSaveFailed(Input, frozen=True, kw_only=True):
 
     generation_id: str
     reason: str
+    memory: MemoryShortage | None = None
 
 
 class ReportRequeueRecorded(Input, frozen=True, kw_only=True):
@@ -168,6 +169,7 @@ class ReportCheckpointFailed(Input, frozen=True, kw_only=True):
     generation_id: str
     step: int
     reason: str
+    memory: MemoryShortage | None = None
 
 
 class ReportRestored(Input, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from drainfsm.core.events import MemoryShortage
 from drainfsm.runtime import messages as m
 from drainfsm.runtime import node_messages as n
 
@@ -59,12 +60,13 @@ class LocalSaves:
                 save.staged_bytes.setdefault(rank, total)
                 self._check_staged(generation_id, save, ranks)
                 self._check_durable(generation_id, save, ranks)
-            case m.SaveFailed(reason=reason):
-                self._fail(generation_id, f"rank {rank}: {reason}")
+            case m.SaveFailed(reason=reason, memory=memory):
+                self._fail(generation_id, f"rank {rank}: {reason}", memory)
 
-    def _fail(self, generation_id: str, reason: str) -> None:
+    def _fail(self, generation_id: str, reason: str, memory: MemoryShortage | None = None) -> None:
         self.drop(generation_id)
-        self._report(n.NodeSaveFailed(generation_id=generation_id, reason=reason))
+        failed = n.NodeSaveFailed(generation_id=generation_id, reason=reason, memory=memory)
+        self._report(failed)
 
     def _check_staged(
         self, generation_id: str, save: _LocalSave, ranks: tuple[int, ...] | None

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from drainfsm.core.events import snake_case
+from drainfsm.core.events import MemoryShortage, snake_case
 from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
@@ -83,6 +83,7 @@ class DurableFiles(Message, frozen=True, kw_only=True):
 class SaveFailed(Message, frozen=True, kw_only=True):
     generation_id: str
     reason: str
+    memory: MemoryShortage | None = None
 
 
 class Restored(Message, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from drainfsm.core.events import MissingRank, NodeExit
+from drainfsm.core.events import MemoryShortage, MissingRank, NodeExit
 from drainfsm.core.inputs import NodePosition
 from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
@@ -126,6 +126,7 @@ class NodeDurable(Message, frozen=True, kw_only=True):
 class NodeSaveFailed(Message, frozen=True, kw_only=True):
     generation_id: str
     reason: str
+    memory: MemoryShortage | None = None
 
 
 class NodeRestored(Message, frozen=True, kw_only=True):

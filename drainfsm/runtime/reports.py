@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from drainfsm.core.events import MemoryShortage
 from drainfsm.core.manifest import Entry
 from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.runtime import messages as m
@@ -47,8 +48,10 @@ class Reports(ABC):
             )
         )
 
-    def report_save_failed(self, generation_id: str, reason: str) -> None:
-        self._send(m.SaveFailed(generation_id=generation_id, reason=reason))
+    def report_save_failed(
+        self, generation_id: str, reason: str, *, memory: MemoryShortage | None = None
+    ) -> None:
+        self._send(m.SaveFailed(generation_id=generation_id, reason=reason, memory=memory))
 
     def report_restore_refused(
         self, *, generation_id: str, step: int, error: str, reason: str

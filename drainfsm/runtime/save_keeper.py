@@ -70,8 +70,8 @@ class SaveKeeper:
                 written = self._saves.durable(node, message)
                 if written is not None:
                     self._on_written(written, is_drains=is_drains)
-            case n.NodeSaveFailed(generation_id=generation_id, reason=reason):
-                self._on_failed(generation_id, reason, is_drains=is_drains)
+            case n.NodeSaveFailed():
+                self._on_failed(message, is_drains=is_drains)
 
     def _on_written(self, written: Written, *, is_drains: bool) -> None:
         if not is_drains:
@@ -87,14 +87,19 @@ class SaveKeeper:
             )
         )
 
-    def _on_failed(self, generation_id: str, reason: str, *, is_drains: bool) -> None:
+    def _on_failed(self, failed: n.NodeSaveFailed, *, is_drains: bool) -> None:
+        generation_id, reason, memory = failed.generation_id, failed.reason, failed.memory
         step = self._saves.drop(generation_id)
         if is_drains:
-            self._ledger.submit(i.ReportSaveFailed(generation_id=generation_id, reason=reason))
+            self._ledger.submit(
+                i.ReportSaveFailed(generation_id=generation_id, reason=reason, memory=memory)
+            )
         elif step is not None:
             self._nodes.tell(n.AbortNode(generation_id=generation_id))
             self._ledger.submit(
-                i.ReportCheckpointFailed(generation_id=generation_id, step=step, reason=reason)
+                i.ReportCheckpointFailed(
+                    generation_id=generation_id, step=step, reason=reason, memory=memory
+                )
             )
 
     # --- the drain's save -----------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from drainfsm.core.events import MemoryShortage
 from drainfsm.core.manifest import DCP_SAVER, Commit, Entry, Manifest, verify_reported
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
@@ -40,6 +41,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     saver: str = ""
     refused: tuple[RefusedGeneration, ...] = ()
     not_restored: tuple[str, ...] = ()
+    memory: MemoryShortage | None = None
 
 
 class RecordedPort:
@@ -120,8 +122,10 @@ class RecordedPort:
             saver=saver,
         )
 
-    def report_save_failed(self, generation_id: str, reason: str) -> None:
-        self._report("failed", generation_id=generation_id, reason=reason)
+    def report_save_failed(
+        self, generation_id: str, reason: str, *, memory: MemoryShortage | None = None
+    ) -> None:
+        self._report("failed", generation_id=generation_id, reason=reason, memory=memory)
 
     def report_restored(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from torch import nn
 from drainfsm.checkpoint import Checkpoint, memory
 from drainfsm.checkpoint.memory import free_host_bytes
 from drainfsm.checkpoint.room import Room, check_room
+from drainfsm.core.events import MemoryShortage
 from drainfsm.core.orders import CheckpointSettings
-from drainfsm.errors import SaveFailedError
+from drainfsm.errors import NoRoomError
 from drainfsm.testing.ranks import RecordedPort
 
 KIB = 1_024
@@ -90,9 +92,10 @@ def test_ranks_of_one_host_are_added_up_and_hosts_are_not() -> None:
     rooms = [room("a", 100), room("b", 60), room("a", 101), room("b", None), room("c", None)]
     check_room(rooms, [50, 30, 50, 30, 999])
     with pytest.raises(
-        SaveFailedError, match=r"needs 101 bytes .* on a \(rank\(s\) 0, 2\), and 100"
-    ):
+        NoRoomError, match=r"needs 101 bytes .* on a \(rank\(s\) 0, 2\), and 100"
+    ) as refused:
         check_room(rooms, [51, 30, 50, 30, 0])
+    assert vars(refused.value) == {"host": "a", "needed_bytes": 101, "free_bytes": 100}
 
 
 def job(tmp_path: Path, *, free_kib: int, monkeypatch: pytest.MonkeyPatch) -> RecordedPort:
@@ -120,6 +123,9 @@ def test_a_save_without_room_fails_with_both_numbers_and_stages_nothing(
     (failed,) = port.of("failed")
     assert "staging needs 262144 bytes of host memory" in failed.reason
     assert f"and {255 * KIB} bytes are free: nothing was staged" in failed.reason
+    assert failed.memory == MemoryShortage(
+        host=socket.gethostname(), needed_bytes=256 * KIB, free_bytes=255 * KIB
+    )
     began = [report.generation_id for report in port.of("began")]
     assert failed.generation_id == began[1]
     staged = [report.generation_id for report in port.of("staged")]

@@ -17,6 +17,7 @@ from drainfsm.core.codec import decode_lines, encode_lines
 from drainfsm.core.explain import explain
 from drainfsm.core.records import Record
 from drainfsm.core.requeue import RefusedGeneration
+from drainfsm.core.rules import events_of
 from drainfsm.testing.scenario import NOON_UNIX_MS, STORE, Scenario
 from drainfsm.views.attempts import Ending
 from drainfsm.views.history import by_attempt
@@ -159,6 +160,24 @@ def test_a_refused_restore_and_one_that_fell_back_are_told_and_counted() -> None
         "  in place of newest, which was refused: a flipped bit",
         "  saved by 8 rank(s); these parts started anew: loader",
     ]
+
+
+def test_the_numbers_of_a_save_that_had_no_room_are_in_its_event_and_explained() -> None:
+    memory = e.MemoryShortage(host="a", needed_bytes=101, free_bytes=100)
+    scenario = Scenario()
+    scenario.when(
+        i.ReportCheckpointFailed(generation_id="g", step=3, reason="no room", memory=memory)
+    )
+    scenario.saving()
+    generation_id = scenario.state.generation_id or ""
+    scenario.when(i.ReportSaveFailed(generation_id=generation_id, reason="no room", memory=memory))
+    (abandoned,) = [x for x in events_of(scenario.history) if isinstance(x, e.SaveAbandoned)]
+    assert abandoned.memory == memory
+    lines = explain(scenario.history)
+    numbers = "  host memory on a: 101 bytes needed, 100 bytes free"
+    assert lines[:2] == ["The periodic save of step 3 came to nothing:", numbers]
+    assert f"  {numbers}" in lines[2:]
+    assert list(decode_lines(encode_lines(scenario.history))) == scenario.history
 
 
 def test_what_is_restored_during_a_drain_is_explained_in_its_place() -> None:

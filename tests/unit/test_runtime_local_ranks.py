@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from drainfsm.core.events import MissingRank
+from drainfsm.core.events import MemoryShortage, MissingRank
 from drainfsm.core.inputs import NodePosition
 from drainfsm.core.manifest import Entry
 from drainfsm.runtime import messages as m
 from drainfsm.runtime import node_messages as n
 from drainfsm.runtime.local_ranks import LocalRanks, Send
+
+SHORTAGE = MemoryShortage(host="a", needed_bytes=2, free_bytes=1)
 
 
 class OneNode:
@@ -253,10 +255,10 @@ def test_a_save_fails_once_even_after_it_was_durable(formed: OneNode) -> None:
     formed.say(2, durable(2))
     formed.say(3, durable(3))
     formed.reports.clear()
-    formed.say(3, m.SaveFailed(generation_id="g", reason="a peer failed"))
-    formed.say(2, m.SaveFailed(generation_id="g", reason="a peer failed"))
+    formed.say(3, m.SaveFailed(generation_id="g", reason="a peer failed", memory=SHORTAGE))
+    formed.say(2, m.SaveFailed(generation_id="g", reason="a peer failed", memory=SHORTAGE))
     assert formed.new_reports() == [
-        n.NodeSaveFailed(generation_id="g", reason="rank 3: a peer failed")
+        n.NodeSaveFailed(generation_id="g", reason="rank 3: a peer failed", memory=SHORTAGE)
     ]
 
 
