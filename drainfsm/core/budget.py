@@ -24,7 +24,7 @@ COMPARABLE_BYTES_RATIO = 1.25
 """A sample speaks for a save whose size is within this factor of its own."""
 
 
-class Allowances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Allowances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Fixed reserves of a drain, from configuration."""
 
     handler_ms: int = 1_000
@@ -52,7 +52,7 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A SOFT notice starts its drain this much before the latest safe start."""
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one committed save, and the quiesce before it, really took."""
 
     world_size: int
@@ -70,7 +70,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Only drains quiesce; a periodic save has none."""
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The save that is being decided on."""
 
     world_size: int
@@ -78,7 +78,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     store: str
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where one term of the rule comes from."""
 
     value_ms: int
@@ -98,7 +98,7 @@ class Stage(enum.StrEnum):
     DURABLE = "durable"
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
+class Budget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One evaluation of the rule with all of its inputs, as stored in decision events."""
 
     stage: Stage

@@ -21,11 +21,11 @@ def snake_case(class_name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=snake_case):
+class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=snake_case, gc=False):
     """Base of all facts."""
 
 
-class MissingRank(msgspec.Struct, frozen=True, kw_only=True):
+class MissingRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A rank that did not do what was asked in time, and what it was last seen doing."""
 
     rank: int
@@ -39,7 +39,7 @@ class MissingRank(msgspec.Struct, frozen=True, kw_only=True):
     """``train``, ``eval``, ``compile`` …, ``never attached`` or ``lost``."""
 
 
-class MemoryShortage(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryShortage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a save would have staged at once, and what the host had left for it."""
 
     host: str
@@ -47,7 +47,7 @@ class MemoryShortage(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int
 
 
-class NodeSteps(msgspec.Struct, frozen=True, kw_only=True):
+class NodeSteps(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where the ranks of one node stood when the stop step was agreed."""
 
     node: int
@@ -251,7 +251,7 @@ class RequeueRecorded(Fact, frozen=True, kw_only=True):
     """Not empty: the record could not be written to the store; the replacement derives it."""
 
 
-class NodeExit(msgspec.Struct, frozen=True, kw_only=True):
+class NodeExit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How the processes of one node ended."""
 
     node: int
@@ -419,7 +419,7 @@ class SourceRecovered(Fact, frozen=True, kw_only=True):
 
 
 @final
-class UnknownFact(msgspec.Struct, frozen=True, kw_only=True):
+class UnknownFact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event of a kind that this version does not know; kept as it is, changes nothing."""
 
     kind: str

@@ -17,7 +17,7 @@ class NoticeClass(enum.StrEnum):
     """Revocable or movable: cordon, rebalance, maintenance window, Slurm EndTime."""
 
 
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
+class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One statement by one source. ``(source, native_id)`` is its identity, however often it comes.
 
     A SOFT notice that moves later is a withdrawal followed by a notice with a new ``native_id``:

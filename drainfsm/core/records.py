@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 """Rises when a reader of the old version would misread the new one. Additions do not raise it."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All events of one decision, with the circumstances of their writing."""
 
     v: int = SCHEMA_VERSION

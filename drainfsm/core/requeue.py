@@ -7,7 +7,7 @@ import msgspec
 from drainfsm.core.manifest import FORMAT_VERSION
 
 
-class Digests(msgspec.Struct, frozen=True, kw_only=True):
+class Digests(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Identity of what the job ran with; empty where the job did not say."""
 
     container: str = ""
@@ -16,7 +16,7 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
     """``command-sha256:<hex>``, of the command, where the job did not name its configuration."""
 
 
-class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+class Capacity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a replacement needs, so that a scheduler can match one."""
 
     node_count: int
@@ -33,14 +33,14 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """Longest restore measured in this attempt; 0: not measured."""
 
 
-class RefusedGeneration(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedGeneration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A committed generation that could not be restored, because it is damaged."""
 
     generation_id: str
     reason: str
 
 
-class RequeueRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RequeueRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Written by the attempt that leaves (or, for a lost one, by the attempt that takes over)."""
 
     format_version: int = FORMAT_VERSION

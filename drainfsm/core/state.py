@@ -53,7 +53,7 @@ ACTIVE = frozenset(set(Phase) - OVER - {Phase.IDLE})
 SAVE_UNDER_WAY = frozenset({Phase.SAVING, Phase.STAGED, Phase.DURABLE})
 
 
-class HeldNotice(msgspec.Struct, frozen=True, kw_only=True):
+class HeldNotice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A notice accepted into the current drain, all its repeats merged."""
 
     notice: Notice
@@ -87,7 +87,7 @@ def _precedence(notice: Notice) -> tuple[Any, ...]:
     return (soft, deadline, *said, notice.received_unix_ms)
 
 
-class Committed(msgspec.Struct, frozen=True, kw_only=True):
+class Committed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The newest committed generation that this attempt knows of."""
 
     generation_id: str
@@ -95,7 +95,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One attempt: what it runs with, what it committed, and its current drain."""
 
     job_id: str = ""
