@@ -44,8 +44,7 @@ def opened(size: Size) -> Iterator[dict[str, Case]]:
 
 def _ours(lines: list[bytes]) -> None:
     fold = Fold(job_id=drain()[0].job_id, epoch=1)
-    for line in lines:
-        fold.read(decode(line))
+    fold.read_all(map(decode, lines))
 
 
 def _peer(lines: list[bytes], model: Model, steps: list[Step]) -> None:

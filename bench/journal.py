@@ -113,13 +113,12 @@ def _replay_by_hand(path: Path, parser: msgspec.json.Decoder[Record]) -> None:
         if record.epoch != epoch:
             epoch, state = record.epoch, first_state()
         for one in record.events:
-            state = evolve(state, one)  # type: ignore[arg-type]
+            state = evolve(state, one)
 
 
 def _ours(path: Path) -> None:
     fold = Fold(job_id=drain()[0].job_id, epoch=1)
-    for record in read_journal(path):
-        fold.read(record)
+    fold.read_all(read_journal(path))
     assert fold.state.phase == "exited"
 
 
@@ -133,7 +132,7 @@ def _by_hand(path: Path, parser: msgspec.json.Decoder[Record]) -> None:
         at += 8 + length
         assert zlib.crc32(payload) == checksum
         for one in parser.decode(payload).events:
-            state = evolve(state, one)  # type: ignore[arg-type]
+            state = evolve(state, one)
     assert state.phase == "exited"
 
 

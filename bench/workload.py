@@ -57,8 +57,7 @@ def attempts(count: int) -> list[Record]:
 def fold(records: tuple[Record, ...] | list[Record]) -> State:
     """One attempt's records to its last state."""
     folded = Fold(job_id=records[0].job_id, epoch=records[0].epoch)
-    for record in records:
-        folded.read(record)
+    folded.read_all(records)
     return folded.state
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from drainfsm.core import events as e
-from drainfsm.core.events import Event, Fact, snake_case
+from drainfsm.core.events import Fact, snake_case
+from drainfsm.core.records import Content
 from drainfsm.core.state import ACTIVE, SAVE_UNDER_WAY, Phase, State
 from drainfsm.errors import EventRefusedError
 
@@ -24,7 +25,7 @@ def acts_now(state: State, event: e.NoticeReceived) -> bool:
 
 def acts_later(state: State, event: e.NoticeReceived) -> bool:
     """The notice that opens a drain is SOFT and far ahead: training goes on."""
-    return not acts_now(state, event)
+    return event.act_at_unix_ms > event.budget.now_unix_ms
 
 
 def not_started(state: State, event: e.AttemptStarted) -> bool:
@@ -37,9 +38,9 @@ def everything_verified(state: State, event: e.ManifestPublished) -> bool:
     return state.verified and event.generation_id == state.generation_id
 
 
-def same_generation(state: State, event: Any) -> bool:
+def same_generation(state: State, event: e.BytesStaged | e.Durable | e.SaveAbandoned) -> bool:
     """The report is about the drain's one save."""
-    return bool(event.generation_id == state.generation_id)
+    return event.generation_id == state.generation_id
 
 
 def all_entries_there(state: State, event: e.EntriesVerified) -> bool:
@@ -50,9 +51,9 @@ def all_entries_there(state: State, event: e.EntriesVerified) -> bool:
     )
 
 
-def at_stop_step(state: State, event: Any) -> bool:
+def at_stop_step(state: State, event: e.RankQuiesced) -> bool:
     """Ranks quiesce at the agreed step and at no other."""
-    return bool(event.step == state.stop_step)
+    return event.step == state.stop_step
 
 
 def every_node_quiesced(state: State, event: e.RanksQuiesced) -> bool:
@@ -60,9 +61,9 @@ def every_node_quiesced(state: State, event: e.RanksQuiesced) -> bool:
     return event.step == state.stop_step and state.quiesced_nodes == state.expected_nodes
 
 
-def the_rule_held(state: State, event: Any) -> bool:
+def the_rule_held(state: State, event: e.SaveDecided | e.SaveStarted) -> bool:
     """A save is decided and started only if it fits."""
-    return bool(event.budget.fits)
+    return event.budget.fits
 
 
 def own_epoch(state: State, event: e.AttemptLost) -> bool:
@@ -152,8 +153,8 @@ LIFECYCLE: tuple[Step, ...] = (
 _Rows = tuple[tuple[Phase, Guard | None], ...]
 
 
-def _compile() -> dict[type[Fact], dict[Phase, _Rows]]:
-    compiled: dict[type[Fact], dict[Phase, _Rows]] = {}
+def _compile() -> dict[type, dict[Phase, _Rows]]:
+    compiled: dict[type, dict[Phase, _Rows]] = {}
     for step in LIFECYCLE:
         by_phase = compiled.setdefault(step.event, {})
         for source in step.sources:
@@ -166,7 +167,7 @@ TABLE = _compile()
 """Event class, then state, to its rows, for the fold."""
 
 
-def refusal(state: State, event: Event) -> EventRefusedError:
+def refusal(state: State, event: Content) -> EventRefusedError:
     rows = TABLE[type(event)].get(state.phase, ())
     reasons = [guard.__doc__ or guard.__name__ for _, guard in rows if guard is not None]
     return EventRefusedError(

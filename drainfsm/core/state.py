@@ -188,8 +188,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return any(n.notice.notice_class is NoticeClass.HARD for n in self.notices.values())
 
     @property
-    def expected_nodes(self) -> frozenset[int]:
-        return frozenset([node.node for node in self.expected])
+    def expected_nodes(self) -> set[int]:
+        return {node.node for node in self.expected}
 
 
 def generation_id(*, epoch: int, step: int, saver: str) -> str:

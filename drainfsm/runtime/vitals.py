@@ -76,8 +76,7 @@ def ended_with(state_dir: Path, *, job: str) -> int | None:
         return None
     fold = Fold(job_id=job, epoch=newest[0])
     try:
-        for record in read_journal(newest[1]):
-            fold.read(record)
+        fold.read_all(read_journal(newest[1]))
     except (DrainfsmError, OSError):
         return None
     return fold.state.exit_code

@@ -156,8 +156,7 @@ class RunningJob:
 
     def state(self, epoch: int = 1) -> State:
         fold = Fold(job_id=self.job, epoch=epoch)
-        for record in self.records(epoch):
-            fold.read(record)
+        fold.read_all(self.records(epoch))
         return fold.state
 
     def find(self, kind: type[F], epoch: int = 1) -> list[F]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -49,15 +50,19 @@ def read_file(path: Path) -> History:
 def _read_lines(path: Path, data: bytes) -> History:
     records: list[Record] = []
     damage = ""
-    for number, line in enumerate(data.splitlines(), start=1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(_lines(data), start=1):
         try:
             records.append(decode(line))
         except RecordUnreadableError as error:
-            damage = f"{path}, line {number}: {error}"
-            break
+            if line.strip():
+                damage = f"{path}, line {number}: {error}"
+                break
     return History(logs=by_attempt(records), damage=damage)
+
+
+def _lines(data: bytes) -> Iterable[bytes]:
+    """``splitlines`` looks at every byte for a carriage return; a file of ours has none."""
+    return data.splitlines() if b"\r" in data else io.BytesIO(data)
 
 
 def read_journals(state_dir: Path, *, job_id: str) -> History:
@@ -125,8 +130,12 @@ def _one_line(encoded: bytes) -> bytes:
 def by_attempt(records: Iterable[Record]) -> tuple[AttemptLog, ...]:
     """Records of whole logs, told apart by job and epoch; the order inside each stays."""
     logs: dict[tuple[str, int], list[Record]] = {}
+    job_id, epoch, found = "", -1, list[Record]()
     for record in records:
-        logs.setdefault((record.job_id, record.epoch), []).append(record)
+        if record.epoch != epoch or record.job_id != job_id:  # mostly it is that of the last one
+            job_id, epoch = record.job_id, record.epoch
+            found = logs.setdefault((job_id, epoch), [])
+        found.append(record)
     return tuple(
         AttemptLog(job_id=job_id, epoch=epoch, records=tuple(found))
         for (job_id, epoch), found in logs.items()

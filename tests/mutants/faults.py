@@ -45,6 +45,7 @@ BUDGET = "drainfsm/core/budget.py"
 QUANTILES = "drainfsm/core/quantiles.py"
 DEADLINE = "drainfsm/core/deadline.py"
 FOLD = "drainfsm/core/fold.py"
+HANDLERS = "drainfsm/core/handlers.py"
 TABLE = "drainfsm/core/lifecycle.py"
 STOP = "drainfsm/core/decide_stop.py"
 SAVE = "drainfsm/core/decide_save.py"
@@ -83,9 +84,9 @@ FAULTS = (
     Fault("a deadline may rise in the table", TABLE, "event.to_unix_ms < state.deadline_unix_ms", "event.to_unix_ms != state.deadline_unix_ms"),
     Fault("years ahead are accepted", DEADLINE, "if ahead_ms > AHEAD_MAX_MS:", "if False:"),
     Fault("a SOFT notice of the past is accepted", DEADLINE, "or (soft and ahead_ms <= 0)", ""),
-    Fault("the skew of a notice is not kept", FOLD, "clock_skew_ms=max(state.clock_skew_ms, notice.clock_skew_ms)", "clock_skew_ms=state.clock_skew_ms"),
+    Fault("the skew of a notice is not kept", HANDLERS, "clock_skew_ms=_larger(state.clock_skew_ms, notice.clock_skew_ms)", "clock_skew_ms=state.clock_skew_ms"),
     Fault("the wait for ranks ignores the deadline", DEADLINE, "return min(\n        budget.now_unix_ms + quiesce_ms,\n        usable - durable - commit - budget.exit_margin_ms,\n    )", "return budget.now_unix_ms + quiesce_ms"),
-    Fault("a shrink does not shorten the wait", FOLD, "quiesce_by = min(quiesce_by, latest)", "pass"),
+    Fault("a shrink does not shorten the wait", HANDLERS, "quiesce_by = _smaller(quiesce_by, latest)", "pass"),
     Fault("a scheduled drain never becomes due", DECIDER, "now >= state.act_at_unix_ms", "False"),
     Fault("a HARD notice does not wake a scheduled drain", STOP, "if state.has_hard_notice:", "if False:"),
     Fault("the drain outlives its deadline", DECIDER, "now >= draft.state.usable_deadline_unix_ms", "now >= draft.state.usable_deadline_unix_ms + 10_000"),
@@ -109,7 +110,7 @@ FAULTS = (
     Fault("the rule is not evaluated after the cordon", STOP, "if draft.state.phase is Phase.NOTICED and not budget.fits:", "if False:"),
     # Saving
     Fault("the rule is not evaluated after quiesce", SAVE, "    if not budget.fits:\n        skip(draft, does_not_fit(budget), budget=budget)\n        return\n", ""),
-    Fault("the table lets a save start that does not fit", TABLE, "return bool(event.budget.fits)", "return True"),
+    Fault("the table lets a save start that does not fit", TABLE, "return event.budget.fits", "return True"),
     Fault("a fenced attempt saves", SAVE, "if state.fenced_by is not None:", "if False:"),
     Fault("the rule is not evaluated while saving", SAVE, "Phase.QUIESCED, *SAVE_UNDER_WAY):\n        budget = budget_of", "Phase.QUIESCED):\n        budget = budget_of"),
     Fault("durable too late goes on", SAVE, "    recheck(draft)\n    if draft.state.phase is not Phase.STAGED:\n        return\n", ""),
@@ -129,15 +130,15 @@ FAULTS = (
     Fault("ranks that die after durable abort the save", DECIDER, "case Phase.QUIESCED | Phase.SAVING | Phase.STAGED:", "case Phase.QUIESCED | Phase.SAVING | Phase.STAGED | Phase.DURABLE:"),
     Fault("a fenced idle attempt lives on", DECIDER, "draft.add(e.AttemptLost(epoch=state.epoch, reason=reason))", "pass"),
     # The fold and its fence
-    Fault("a record that stands elsewhere is read", FOLD, "record.follows != self.position\n            or record.epoch", "record.epoch"),
-    Fault("a record of another epoch is read", FOLD, "or record.epoch != state.epoch\n", ""),
-    Fault("a repeated record is read", FOLD, "or record.id in self._seen\n", ""),
-    Fault("skipped records count as read", FOLD, "            self.skipped += 1\n            return False", "            self.skipped += 1\n            self.position += 1\n            return False"),
-    Fault("a refused record leaves half of its events", FOLD, "                state = evolve(state, event)\n        self.state = state", "                self.state = state = evolve(state, event)"),
+    Fault("a record that stands elsewhere is read", FOLD, "record.follows != position\n                    or record.epoch", "record.epoch"),
+    Fault("a record of another epoch is read", FOLD, "or record.epoch != epoch\n", ""),
+    Fault("a repeated record is read", FOLD, "or record.id in seen\n", ""),
+    Fault("skipped records count as read", FOLD, "self.skipped += 1\n", "self.skipped += 1\n                    position += 1\n"),
+    Fault("a refused record leaves half of its events", FOLD, "after = evolve(after, event)", "state = after = evolve(after, event)"),
     Fault("guards of the table are not asked", FOLD, "if guard is None or guard(state, event):", "if True:"),
-    Fault("a new drain inherits the cordon of the last", FOLD, "        cordon=None,\n", ""),
-    Fault("a new drain inherits the deadline of the last", FOLD, "        deadline_unix_ms=deadline,\n        clock_skew_ms=max(state.allowances", "        deadline_unix_ms=state.deadline_unix_ms or deadline,\n        clock_skew_ms=max(state.allowances"),
-    Fault("samples are not remembered", FOLD, "return (*samples[-(SAMPLES_MAX - 1) :], sample)", "return samples"),
+    Fault("a new drain inherits the cordon of the last", HANDLERS, "        cordon=None,\n", ""),
+    Fault("a new drain inherits the deadline of the last", HANDLERS, "        deadline_unix_ms=deadline,\n        clock_skew_ms=_larger(state.allowances", "        deadline_unix_ms=state.deadline_unix_ms or deadline,\n        clock_skew_ms=_larger(state.allowances"),
+    Fault("samples are not remembered", HANDLERS, "return (*samples[-(SAMPLES_MAX - 1) :], sample)", "return samples"),
     # Effects
     Fault("ranks are held though the save was skipped", EFFECTS, "case e.NodeCordoned() if state.phase is Phase.NOTICED:", "case e.NodeCordoned():"),
     Fault("nobody leaves after a skip", EFFECTS, "case e.SaveSkipped():\n            return _leave(", "case e.SaveSkipped() if False:\n            return _leave("),

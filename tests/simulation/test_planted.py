@@ -92,7 +92,7 @@ def counts_every_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(fold: Fold, record: Record) -> bool:
         fold.position += 1
         for event in record.events:
-            fold.state = evolve(fold.state, event)  # type: ignore[arg-type]
+            fold.state = evolve(fold.state, event)
         return True
 
     monkeypatch.setattr(Fold, "read", read)
