@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances
 from drainfsm.core.rules import events_of
@@ -35,8 +37,11 @@ WORLD = World(
 )
 
 
-def told(*events: Event, seed: int = 1) -> Result:
-    result = simulate(Plan(seed=seed, world=WORLD, events=events))
+SAVING = replace(WORLD, node_count=1, save_every=6)
+
+
+def told(*events: Event, world: World = WORLD, seed: int = 1) -> Result:
+    result = simulate(Plan(seed=seed, world=world, events=events))
     assert result.problems == []
     return result
 
@@ -95,3 +100,36 @@ def test_an_agent_that_is_let_in_by_nobody_gives_up() -> None:
     )
     assert result.tally.faults["host_lost"] == 1
     assert WORLD.attach_s * 1_000 < result.took_ms < (WORLD.attach_s + 15) * 1_000
+
+
+def committed_steps(result: Result) -> list[int]:
+    return [f.step for f in facts(result) if isinstance(f, e.CheckpointCommitted)]
+
+
+def test_ranks_that_are_started_again_train_nothing_that_is_older_than_a_commit() -> None:
+    """They went back to what the attempt had begun with, and a drain then saved that."""
+    result = told(
+        Happening(what="ranks_restarted", attempt=1, after_ms=8_000),
+        GivenNotice(what="notify", attempt=1, after_ms=9_500, in_ms=25_000),
+        world=SAVING,
+    )
+    assert result.tally.faults["ranks_restarted"] == 1
+    restored = [f.step for f in facts(result) if isinstance(f, e.CheckpointRestored)]
+    published = [f.step for f in facts(result) if isinstance(f, e.ManifestPublished)]
+    committed = [step for step in committed_steps(result) if step not in published]
+    assert committed
+    assert restored == [committed[-1]]
+    assert published > restored
+
+
+def test_saves_that_pile_up_behind_a_stopped_agent_are_committed_in_their_order() -> None:
+    """Whichever got its turn first was committed first, and the last one counted as the newest."""
+    for seed in range(8):
+        result = told(
+            Happening(what="stopped", attempt=1, after_ms=5_000, for_ms=20_000),
+            world=SAVING,
+            seed=seed,
+        )
+        steps = committed_steps(result)
+        assert len(steps) > 1
+        assert steps == sorted(steps)
