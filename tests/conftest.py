@@ -12,11 +12,12 @@ from drainfsm.log.embedded import EmbeddedServer
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers (``-n``): a module's tests share one, for what they set up together,
-    and all that want a Slurm cluster do."""
+    """With several workers (``-n``): a module's tests share one, for what they set up together;
+    so do all that want a Slurm cluster, and all in the group of those that keep every core busy."""
     for item in items:
         group = "slurm" if item.get_closest_marker("slurm") else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

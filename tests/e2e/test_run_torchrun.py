@@ -23,6 +23,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from drainfsm.runtime.attach import attach_session
 from drainfsm.testing.toy_rank import Saver, _parser
 
+pytestmark = pytest.mark.xdist_group("torch")
+
 class Endless(IterableDataset):
     def __iter__(self):
         while True:
