@@ -13,6 +13,8 @@ from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances
 from drainfsm.testing.running import RunningJob, free_port
 
+pytestmark = pytest.mark.xdist_group("torch")
+
 UNHURRIED = Allowances(exit_margin_ms=30_000)
 """Python with torch in it takes seconds to end, on a busy machine many."""
 
@@ -22,8 +24,6 @@ import torch, torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 from drainfsm.runtime.attach import attach_session
 from drainfsm.testing.toy_rank import Saver, _parser
-
-pytestmark = pytest.mark.xdist_group("torch")
 
 class Endless(IterableDataset):
     def __iter__(self):
