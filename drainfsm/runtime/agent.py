@@ -24,6 +24,7 @@ from drainfsm.runtime.job_timeout import hear_job_timeout
 from drainfsm.runtime.link import Link, join
 from drainfsm.runtime.node import Node
 from drainfsm.runtime.notices import Notices
+from drainfsm.runtime.offset import Offset
 from drainfsm.runtime.signals import hear_signals
 from drainfsm.runtime.sources import find_adapter
 from drainfsm.runtime.tasks import Tasks
@@ -83,7 +84,8 @@ class Agent:
         self._clock = Clock() if clock is None else clock
         self._parts = Parts() if parts is None else parts
         self._tasks = Tasks(warn)
-        self._notices = Notices(config, self._clock, warn=warn)
+        self._offset = Offset(self._clock)
+        self._notices = Notices(config, self._clock, self._offset, warn=warn)
         self._host: Host | None = None
         self._hearing: Hearing | None = None
         self._done_by_unix_ms = 0
@@ -134,10 +136,11 @@ class Agent:
 
     async def _run_node(self, link: Link) -> int:
         config, epoch = self._config, link.welcome.epoch
+        self._offset.hear(link.welcome.now_unix_ms)
         hearing = self._parts.make_hearing(config, self._clock, epoch=epoch, warn=self._warn)
         self._hearing = hearing
         node = self._parts.make_node(
-            config, self._clock, link, hearing, self._notices, self._tasks, self._warn
+            config, self._clock, link, hearing, self._notices, self._tasks, self._warn, self._offset
         )
         if self._host is not None:
             node.job.others.update(self._host.process_ids)

@@ -100,7 +100,7 @@ class Coordinator:
         self._tasks.start(self._ledger.run())
         try:
             await self._ledger.submit(self.attempt.start)
-            self._tasks.start(watch_silence(self._nodes, self._config, self.node_gone))
+            self._tasks.start(watch_silence(self._nodes, self._config, self._clock, self.node_gone))
             self._tasks.start(watch_attachment(self._gather, self._config, self._warn))
             self._tasks.start(watch_fence(self.attempt.publisher, self._ledger.submit))
             await self._ending.wait()
@@ -125,6 +125,7 @@ class Coordinator:
         attempt = self.attempt
         return n.Welcome(
             mac=b"",
+            now_unix_ms=self._clock.now_unix_ms(),
             job_id=attempt.job_id,
             epoch=attempt.epoch,
             attempt_id=attempt.attempt_id,

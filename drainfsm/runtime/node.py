@@ -8,6 +8,8 @@ import functools
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.events import NodeExit
 from drainfsm.runtime import messages as m
@@ -22,6 +24,7 @@ from drainfsm.runtime.job_code import JobCode
 from drainfsm.runtime.link import Link
 from drainfsm.runtime.local_ranks import LocalRanks
 from drainfsm.runtime.notices import Notices
+from drainfsm.runtime.offset import Offset
 from drainfsm.runtime.rank_server import RankServer
 from drainfsm.runtime.starts import LocalStart
 from drainfsm.runtime.tasks import Tasks
@@ -56,6 +59,7 @@ class Node:
         notices: Notices,
         tasks: Tasks,
         warn: Callable[[str], None],
+        offset: Offset,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -75,6 +79,7 @@ class Node:
             ends=self,
             warn=warn,
         )
+        self._offset = offset
         self._limits = Limits(clock, kill=self._overran, leave=self._out_of_time)
         self._late: asyncio.Task[None] | None = None
         self._killed: tuple[int, ...] = ()
@@ -222,24 +227,28 @@ class Node:
     # --- orders ---------------------------------------------------------------------------------
 
     def on_order(self, order: n.ToNode) -> None:
-        ranks = self._ranks
+        ranks, here = self._ranks, self._offset.here
         match order:
-            case n.Heartbeat():
-                pass
+            case n.Heartbeat(now_unix_ms=now):
+                if now is not None:
+                    self._offset.hear(now)
             case n.NoticeAnswer():
                 self._notices.on_answer(order)
             case n.SetBackstop(kill_by_unix_ms=kill_by, exit_by_unix_ms=exit_by):
-                self._limits.set_backstop(kill_by, exit_by)
+                self._limits.set_backstop(
+                    None if kill_by is None else here(kill_by),
+                    None if exit_by is None else here(exit_by),
+                )
             case n.StartRanks():
                 self._start.on_told(order)
             case n.CordonNode():
                 self._tasks.start(self._cordon(order))
             case n.HoldNode(answer_by_unix_ms=answer_by, drain_id=drain_id):
                 ranks.hold(drain_id)
-                self._expect(answer_by)
+                self._expect(here(answer_by))
             case n.ReleaseNode(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by):
                 ranks.release_to(stop_step)
-                self._expect(quiesce_by)
+                self._expect(here(quiesce_by))
             case n.ResumeNode():
                 self._expect(None)
                 ranks.resume()
@@ -250,11 +259,11 @@ class Node:
             case n.LeaveNode(at_step=at_step, kill_by_unix_ms=kill_by):
                 self._expect(None)
                 ranks.leave(at_step)
-                self._limits.set_leave(kill_by)
+                self._limits.set_leave(here(kill_by))
                 self._check_launcher()
-            case n.JobLeft():
+            case n.JobLeft(done_by_unix_ms=done_by):
                 if not self._left.done():
-                    self._left.set_result(order)
+                    self._left.set_result(replace(order, done_by_unix_ms=here(done_by)))
 
     def _expect(self, by_unix_ms: int | None) -> None:
         """Report who is late, just before the wait is over."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import msgspec
-
 from drainfsm.core.events import MemoryShortage, MissingRank, NodeExit
 from drainfsm.core.inputs import NodePosition
 from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
-from drainfsm.core.requeue import RefusedGeneration
-from drainfsm.runtime.messages import Message, RestoreRefused
+from drainfsm.runtime.messages import Message, Restored, RestoreRefused
 
 PROTOCOL_VERSION = 2
 """Agents and coordinator of one job run the same version; it is checked when a node joins."""
@@ -49,6 +46,9 @@ class Welcome(Message, frozen=True, kw_only=True):
     """The node is in: what its ranks run with."""
 
     mac: bytes
+    now_unix_ms: int
+    """Of the coordinator's clock, in which it states every deadline."""
+
     job_id: str
     epoch: int
     attempt_id: str
@@ -64,7 +64,8 @@ Joining: TypeAlias = Challenge | Refusal | Welcome
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    pass
+    now_unix_ms: int | None = None
+    """The coordinator's clock, anew."""
 
 
 class NodeStarting(Message, frozen=True, kw_only=True):
@@ -129,21 +130,8 @@ class NodeSaveFailed(Message, frozen=True, kw_only=True):
     memory: MemoryShortage | None = None
 
 
-class NodeRestored(Message, frozen=True, kw_only=True):
-    generation_id: str
-    manifest_digest: str
-    step: int
-    restore_ms: int
-    verification: str
-    refused: tuple[RefusedGeneration, ...] = ()
-    """What should have been restored in place of it, and was damaged; the recorded one first."""
-
-    saved_world_size: int = 0
-    """Ranks that saved it; 0: not said."""
-
-    saved_layout: dict[str, int] = msgspec.field(default_factory=dict)
-    not_restored: tuple[str, ...] = ()
-    """Parts of the ranks that had to start anew, because there were others when it was saved."""
+class NodeRestored(Restored, frozen=True, kw_only=True):
+    """What the slowest rank of the node said."""
 
 
 class NodeRestoreRefused(Message, frozen=True, kw_only=True):

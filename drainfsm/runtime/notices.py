@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.runtime import messages as m
 from drainfsm.runtime import node_messages as n
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.offset import Offset
 
 T = TypeVar("T")
 
@@ -34,9 +37,12 @@ class Timekeeper(Protocol):
 class Notices:
     """Queues what is heard before the coordinator is reached; hands on and waits for answers."""
 
-    def __init__(self, config: RunConfig, clock: Clock, *, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: RunConfig, clock: Clock, offset: Offset, *, warn: Callable[[str], None]
+    ) -> None:
         self._config = config
         self._clock = clock
+        self._offset = offset
         self._warn = warn
         self._sender: Sender | None = None
         self._timekeeper: Timekeeper | None = None
@@ -95,8 +101,12 @@ class Notices:
     def _send(self, message: n.FromNode) -> None:
         if self._sender is None:
             self._queued.append(message)
-        else:
-            self._sender.send(message)
+            return
+        if isinstance(message, n.NodeNotice) and message.notice.deadline_unix_ms is None:
+            # its grace is counted from when it was heard, and by the coordinator's clock
+            heard = message.notice.received_unix_ms - self._offset.ahead_ms
+            message = replace(message, notice=replace(message.notice, received_unix_ms=heard))
+        self._sender.send(message)
 
     # --- the coordinator ------------------------------------------------------------------------
 
@@ -105,7 +115,7 @@ class Notices:
         self._sender, self._timekeeper = sender, timekeeper
         queued, self._queued = self._queued, []
         for message in queued:
-            sender.send(message)
+            self._send(message)
         timekeeper.set_own_limit(self._limit())
 
     def on_answer(self, message: n.NoticeAnswer) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from drainfsm.core.inputs import AnyInput, ReportFenced
 from drainfsm.errors import DrainfsmError, FencedError
 from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.gather import Gather
 from drainfsm.runtime.nodes import Nodes
@@ -23,11 +24,13 @@ FENCE_ANSWER_S = 20.0
 MISSING_TOLD_MAX = 8
 
 
-async def watch_silence(nodes: Nodes, config: RunConfig, lost: Callable[[int, str], None]) -> None:
+async def watch_silence(
+    nodes: Nodes, config: RunConfig, clock: Clock, lost: Callable[[int, str], None]
+) -> None:
     """Say something now and then, and report nodes that do not."""
     while True:
         await asyncio.sleep(config.heartbeat_s)
-        nodes.tell(n.Heartbeat())
+        nodes.tell(n.Heartbeat(now_unix_ms=clock.now_unix_ms()))
         for node in nodes.joined:
             silent_ms = nodes.silent_for_ms(node)
             if node != config.node_rank and silent_ms > config.silence_s * 1_000:

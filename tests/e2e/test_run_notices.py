@@ -140,7 +140,7 @@ def test_either_node_can_be_notified(pair: RunningJob) -> None:
 
 def test_a_long_phase_is_known_and_the_save_skipped_at_once(job: RunningJob) -> None:
     agent = job.start(job.toy("--phase", "1@15@eval@600@600", ranks=2))
-    job.wait(lambda: job.steps(0)[16:] or None, what="step 16")
+    job.wait(lambda: (job.steps(0)[16:] and job.steps(1)[14:]) or None, what="the phase")
     job.notify(in_s=120)
     skipped = job.wait_for(e.SaveSkipped)
     assert "rank 1 is in eval" in skipped.reason

@@ -13,6 +13,7 @@ from drainfsm.runtime import node_messages as n
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.notices import OWN_DECISION_MS_MIN, Notices
+from drainfsm.runtime.offset import HEARD_MAX, Offset
 from drainfsm.runtime.signals import notice_of
 from drainfsm.runtime.timekeeping import Limits
 
@@ -57,7 +58,7 @@ def in_loop(story: Callable[[Notices, Clock, list[str]], object]) -> list[str]:
 
     async def run() -> None:
         clock = Clock()
-        result = story(Notices(CONFIG, clock, warn=warned.append), clock, warned)
+        result = story(Notices(CONFIG, clock, Offset(clock), warn=warned.append), clock, warned)
         if asyncio.iscoroutine(result):
             await result
 
@@ -116,6 +117,49 @@ def test_what_is_heard_before_the_coordinator_is_there_is_handed_on_in_order() -
         assert coordinator.limits[-1] is not None
 
     in_loop(story)
+
+
+class Watch:
+    """A clock to be set."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def time_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
+
+def test_a_node_knows_how_far_its_clock_is_off_as_well_as_the_fastest_message_tells() -> None:
+    watch = Watch()
+    offset = Offset(Clock(watch))
+    assert offset.here(7) == 7, "nothing was heard yet"
+    for ahead_ms, under_way_ms in ((900, 40), (900, 3), (900, 25_000)):
+        offset.hear(watch.now_ms - ahead_ms - under_way_ms)
+    assert offset.ahead_ms == 903, "too much, if anything: nothing is cut short"
+    assert offset.here(5_000) == 5_903
+    for _ in range(HEARD_MAX):
+        offset.hear(watch.now_ms + 200)
+    assert offset.ahead_ms == -200, "clocks drift: what was heard long ago counts no more"
+
+
+def test_the_grace_of_a_notice_without_a_deadline_is_counted_by_the_coordinators_clock() -> None:
+    async def run() -> list[Notice]:
+        watch, coordinator = Watch(), Coordinator()
+        clock = Clock(watch)
+        offset = Offset(clock)
+        notices = Notices(CONFIG, clock, offset, warn=lambda text: None)
+        notices.hear(notice(deadline_unix_ms=None))
+        offset.hear(watch.now_ms - 900)
+        notices.connect(coordinator, coordinator)
+        notices.hear(notice(deadline_unix_ms=5))
+        return [said.notice for said in coordinator.sent if isinstance(said, n.NodeNotice)]
+
+    told = asyncio.run(run())
+    assert [one.received_unix_ms for one in told] == [-900, 0]
+    assert [one.deadline_unix_ms for one in told] == [None, 5], "as its source stated it"
 
 
 def test_joining_is_given_up_when_the_time_of_a_notice_is_up() -> None:

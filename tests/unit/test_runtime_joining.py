@@ -128,6 +128,7 @@ def test_a_coordinator_that_does_not_know_the_token_is_found_out(config: RunConf
         proof = await read_message(reader, Codec[n.Proof](n.Proof))
         assert proof is not None
         welcome: dict[str, Any] = {"job_id": "job", "epoch": 1, "attempt_id": "a", "store_url": ""}
+        welcome["now_unix_ms"] = 0
         write_message(writer, n.Welcome(mac=proof.mac, settings=config.checkpoint, **welcome))
         await writer.drain()
         writer.close()

@@ -31,6 +31,9 @@ from drainfsm.testing.simulator.storage import StoreClient
 if TYPE_CHECKING:
     from drainfsm.testing.simulator.attempt import SimulatedAttempt
 
+ROUNDING_MS = 2
+"""Clocks are read in whole milliseconds."""
+
 BUG = "a bug"
 """With this the runtime begins to tell of its own mistakes."""
 
@@ -131,6 +134,9 @@ class SimulatedNode(Node):
     _agent: SimulatedAgent
 
     def put_into(self, agent: SimulatedAgent) -> None:
+        self._promised: dict[str, int | None] = {}
+        """When ranks may be killed, in true time, by who said so."""
+
         timeline = agent.attempt.universe.timeline
         door = SimulatedDoor(self._ranks, self, self._start.welcome, agent.process, timeline)
         self._agent = agent
@@ -145,11 +151,37 @@ class SimulatedNode(Node):
         return {}
 
     def on_order(self, order: n.ToNode) -> None:
-        if isinstance(order, n.SetBackstop):
-            agent, exit_by = self._agent, order.exit_by_unix_ms
-            agent.exit_by_ms = None if exit_by is None else exit_by - agent.skew_ms - BEGIN_UNIX_MS
-            agent.told_ms = agent.attempt.universe.timeline.now_ms
+        agent, its_clock = self._agent, self._agent.attempt.agents[0].skew_ms
+        match order:
+            case n.SetBackstop():
+                agent.exit_by_ms = _true_ms(order.exit_by_unix_ms, its_clock)
+                agent.told_ms = agent.attempt.universe.timeline.now_ms
+                self._promised["backstop"] = _true_ms(order.kill_by_unix_ms, its_clock)
+            case n.LeaveNode():
+                self._promised["leave"] = _true_ms(order.kill_by_unix_ms, its_clock)
+            case _:
+                pass
         super().on_order(order)
+
+    def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
+        self._promised["own"] = _true_ms(kill_by_unix_ms, self._agent.skew_ms)
+        super().set_own_limit(kill_by_unix_ms)
+
+    def _overran(self, why: str) -> None:
+        """Ranks are killed no earlier than whoever said when it would be, by whichever clock."""
+        now_ms = self._agent.attempt.universe.timeline.now_ms
+        promised_ms = min((by for by in self._promised.values() if by is not None), default=now_ms)
+        if now_ms < promised_ms - ROUNDING_MS:
+            self._agent.attempt.universe.wrong.append(
+                f"{self._agent.process.name} killed its ranks at {now_ms} ms, and had promised "
+                f"them the time until {promised_ms} ms"
+            )
+        super()._overran(why)
+
+
+def _true_ms(unix_ms: int | None, skew_ms: int) -> int | None:
+    """What a clock that is off by so much shows at that instant, in true time."""
+    return None if unix_ms is None else unix_ms - skew_ms - BEGIN_UNIX_MS
 
 
 class SimulatedPremises(Premises):
