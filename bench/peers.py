@@ -79,7 +79,7 @@ def _row(kind: str, source: str, dest: Phase | None) -> dict[str, Any]:
 
 
 def _arrows() -> list[tuple[Any, str]]:
-    """Without the arrow of a notice far ahead: unguarded, it would be taken before the other."""
+    """Without the arrow of a notice far ahead: unguarded, the two could not be told apart."""
     return [
         (row, source.value)
         for row in LIFECYCLE

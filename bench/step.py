@@ -91,9 +91,9 @@ TOPIC = Topic(
     open=opened,
     ratios=(
         at_least("G1", "evolve, beside transitions with the same checks",
-                 "transitions, same checks", "evolve", goal=12, gate=8),
+                 "transitions, same checks", "evolve", goal=12, gate=9),
         at_least("G1", "fold, beside transitions with the same checks",
-                 "transitions, same checks", "fold", goal=12, gate=6),
+                 "transitions, same checks", "fold", goal=12, gate=7),
         at_least("G1", "evolve, beside bare transitions", "transitions, bare", "evolve"),
         at_least("G1", "fold, beside bare transitions", "transitions, bare", "fold", gate=4.5),
         at_least("G1", "fold, beside python-statemachine",

@@ -104,8 +104,8 @@ OPENABLE = _in(Phase.IDLE, Phase.CANCELLED)
 
 LIFECYCLE: tuple[Step, ...] = (
     # A drain opens, changes its deadline, is due, is called off
-    Step(e.NoticeReceived, OPENABLE, Phase.SCHEDULED, acts_later),
     Step(e.NoticeReceived, OPENABLE, Phase.NOTICED, acts_now),
+    Step(e.NoticeReceived, OPENABLE, Phase.SCHEDULED, acts_later),
     Step(e.NoticeReceived, ACTIVE, None),
     Step(e.NoticeWithdrawn, ACTIVE, None),
     Step(e.DeadlineShortened, ACTIVE, None, moves_earlier),

@@ -149,7 +149,7 @@ class Connection:
     async def read_subject(self, subject: str) -> list[Record]:
         """The same for one subject (``subject_of``) or a pattern of them."""
         return [
-            _stored(message).record
+            _record(message)
             async for batch in self._batches(subject, after_sequence=0)
             for message in batch.messages
         ]
@@ -258,8 +258,12 @@ def _subject(job_id: str) -> str:
 
 
 def _stored(message: Message) -> Stored:
+    return Stored(sequence=message.sequence, record=_record(message))
+
+
+def _record(message: Message) -> Record:
     try:
-        return Stored(sequence=message.sequence, record=decode(message.data))
+        return decode(message.data)
     except RecordUnreadableError as error:
         raise RecordUnreadableError(
             f"message {message.sequence} of stream {STREAM}: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ from drainfsm.core.effects import HoldRanks, LeaveRanks, RecordRequeue, ResumeTr
 from drainfsm.core.fold import Fold, evolve
 from drainfsm.core.records import Record
 from drainfsm.core.state import State
-from drainfsm.errors import EventRefusedError
+from drainfsm.errors import EventRefusedError, RecordUnreadableError
 from drainfsm.testing.scenario import STORE, Scenario
 
 replace = msgspec.structs.replace
@@ -53,6 +54,48 @@ def test_a_record_of_another_epoch_or_job_is_skipped() -> None:
         fold = _fold([*history[:2], changed])
         assert fold.skipped == 1
         assert fold.state == _fold(history[:2]).state
+
+
+def test_many_records_at_once_are_folded_as_one_by_one() -> None:
+    history = _history()
+    stale, foreign = replace(history[3], id="stale"), replace(history[4], job_id="other")
+    records = [history[0], *history[:4], stale, foreign, *history[4:]]
+    one_by_one = Fold(job_id="job", epoch=1)
+    counted = [one_by_one.read(record) for record in records]
+    at_once = Fold(job_id="job", epoch=1)
+    assert at_once.read_all(iter(records)) == sum(counted) == len(history)
+    assert (at_once.state, at_once.position, at_once.skipped) == (
+        one_by_one.state,
+        one_by_one.position,
+        one_by_one.skipped,
+    )
+    state = State(job_id="job", epoch=1)
+    for event in [event for record in history for event in record.events]:
+        state = evolve(state, event)
+    assert at_once.state == state
+
+
+def test_what_stands_before_a_refused_record_is_folded() -> None:
+    history = _history()
+    bad = replace(history[2], events=(*history[2].events, e.AttemptFinished(exit_code=0)))
+    fold = Fold(job_id="job", epoch=1)
+    with pytest.raises(EventRefusedError, match="attempt_finished"):
+        fold.read_all([*history[:2], bad, *history[3:]])
+    assert fold.state == _fold(history[:2]).state
+    assert fold.position == 3
+
+
+def test_a_log_that_breaks_off_is_folded_up_to_there() -> None:
+    history = _history()
+
+    def damaged() -> Iterator[Record]:
+        yield from history[:3]
+        raise RecordUnreadableError("damage")
+
+    fold = Fold(job_id="job", epoch=1)
+    with pytest.raises(RecordUnreadableError):
+        fold.read_all(damaged())
+    assert (fold.state, fold.position) == (_fold(history[:3]).state, 3)
 
 
 def test_a_record_with_a_refused_event_changes_nothing_at_all() -> None:
