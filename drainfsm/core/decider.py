@@ -70,15 +70,22 @@ def _form_world(draft: Draft, given: i.FormWorld) -> None:
     state = draft.state
     if given.world_size < 1:
         raise reject(state, given, f"a world of {given.world_size} ranks")
-    same = (state.world_size, state.save_bytes) == (given.world_size, given.save_bytes)
-    if same or state.phase not in (
+    if state.phase not in (
         Phase.IDLE,
         Phase.SCHEDULED,
         Phase.NOTICED,
         Phase.CANCELLED,
     ):
         return
-    draft.add(e.WorldFormed(world_size=given.world_size, save_bytes=given.save_bytes))
+    save_bytes = given.save_bytes
+    if state.world_size != given.world_size or state.restart != given.restart:
+        if not save_bytes and state.world_size == given.world_size:
+            save_bytes = state.save_bytes  # of the ranks that were there before
+        draft.add(
+            e.WorldFormed(world_size=given.world_size, save_bytes=save_bytes, restart=given.restart)
+        )
+    elif save_bytes not in (0, state.save_bytes):
+        draft.add(e.CheckpointSized(save_bytes=save_bytes))
 
 
 def _requeue_recorded(draft: Draft, given: i.ReportRequeueRecorded) -> None:

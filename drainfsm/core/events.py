@@ -293,12 +293,21 @@ class AttemptStarted(Fact, frozen=True, kw_only=True):
     """Evidence from earlier attempts, newest last."""
 
 
-class WorldFormed(Fact, frozen=True, kw_only=True):
-    """Every expected rank attached (again, after a launcher restarted them)."""
+class WorldFormed(Fact, frozen=True, kw_only=True, omit_defaults=True):
+    """Every expected rank attached: once a world, and again when a launcher restarted its ranks."""
 
     world_size: int
     save_bytes: int
-    """Size of one checkpoint as the ranks declared it; 0: not declared."""
+    """Size of one checkpoint as far as the ranks have declared it; 0: not yet."""
+
+    restart: int = 0
+    """How often ranks have been started again inside this attempt."""
+
+
+class CheckpointSized(Fact, frozen=True, kw_only=True):
+    """The ranks of the world declared what one checkpoint takes, and it is news."""
+
+    save_bytes: int
 
 
 class AttemptFenced(Fact, frozen=True, kw_only=True):
@@ -450,6 +459,7 @@ Event: TypeAlias = (
     | Exited
     | AttemptStarted
     | WorldFormed
+    | CheckpointSized
     | AttemptFenced
     | AttemptLost
     | AttemptFinished

@@ -216,7 +216,14 @@ def _attempt_started(state: State, event: e.AttemptStarted, dest: Phase) -> Stat
 
 @_on(e.WorldFormed)
 def _world_formed(state: State, event: e.WorldFormed, dest: Phase) -> State:
-    return replace(state, world_size=event.world_size, save_bytes=event.save_bytes)
+    return replace(
+        state, world_size=event.world_size, save_bytes=event.save_bytes, restart=event.restart
+    )
+
+
+@_on(e.CheckpointSized)
+def _checkpoint_sized(state: State, event: e.CheckpointSized, dest: Phase) -> State:
+    return replace(state, save_bytes=event.save_bytes)
 
 
 @_on(e.AttemptFenced)

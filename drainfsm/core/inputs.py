@@ -38,8 +38,13 @@ class StartAttempt(Input, frozen=True, kw_only=True):
 
 
 class FormWorld(Input, frozen=True, kw_only=True):
+    """Every rank is there, or said (again) how large its part of a checkpoint is."""
+
     world_size: int
     save_bytes: int
+    """0: not declared (yet)."""
+
+    restart: int = 0
 
 
 class ReceiveNotice(Input, frozen=True, kw_only=True):

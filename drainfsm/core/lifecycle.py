@@ -136,6 +136,7 @@ LIFECYCLE: tuple[Step, ...] = (
     # Around drains
     Step(e.AttemptStarted, _in(Phase.IDLE), None, not_started),
     Step(e.WorldFormed, RUNNING, None),
+    Step(e.CheckpointSized, RUNNING, None),
     Step(e.AttemptFenced, ANY, None),
     Step(e.AttemptLost, RUNNING, Phase.LOST, own_epoch),
     Step(e.AttemptLost, RUNNING, None, earlier_epoch),

@@ -110,6 +110,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     store: str = ""
     world_size: int = 0
     save_bytes: int = 0
+    restart: int = 0
+    """How often ranks have been started again inside this attempt."""
+
     committed: Committed | None = None
     samples: tuple[Sample, ...] = ()
     fenced_by: int | None = None

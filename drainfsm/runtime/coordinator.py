@@ -156,7 +156,7 @@ class Coordinator:
                 self._gather.starting(node)
                 self._tasks.start(self._starts.tell(node))
             case n.NodeFormed():
-                self._submit(self._gather.formed(node, message))
+                self._submit(self._gather.formed(node, message, restart=self._starts.restart))
                 self._starts.formed(whole=self._gather.whole)
             case n.NodeHeld():
                 self._effects.held(node, message)

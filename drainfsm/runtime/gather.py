@@ -45,7 +45,7 @@ class Gather:
         self._starting.add(node)
         self.whole = False
 
-    def formed(self, node: int, message: n.NodeFormed) -> i.FormWorld | None:
+    def formed(self, node: int, message: n.NodeFormed, *, restart: int = 0) -> i.FormWorld | None:
         """The world, once it is whole, and then each time that all nodes have given their sizes
         (again). The work of a report does not grow with the number of nodes."""
         before, attached = self._formed.get(node), node in self._starting
@@ -67,7 +67,9 @@ class Gather:
             self.whole = self._is_whole(message)
             if not self.whole:
                 return None
-        return i.FormWorld(world_size=message.world_size, save_bytes=self._save_bytes)
+        return i.FormWorld(
+            world_size=message.world_size, save_bytes=self._save_bytes, restart=restart
+        )
 
     def _is_whole(self, newest: n.NodeFormed) -> bool:
         """All ranks of one incarnation are there."""

@@ -13,8 +13,8 @@ def narrate(event: Event) -> str | None:
             if restore is None or restore.generation_id is None:
                 return "the job starts from the beginning"
             return f"the job resumes after step {restore.step} ({restore.generation_id})"
-        case e.WorldFormed(world_size=world_size, save_bytes=0):
-            return f"{world_size} rank(s) attached"
+        case e.WorldFormed(world_size=world_size, restart=restart):
+            return f"{world_size} rank(s) attached{' again' if restart else ''}"
         case e.CheckpointRestored(refused=(first, *_)):
             return (
                 f"{first.generation_id} is damaged ({first.reason}): restored "

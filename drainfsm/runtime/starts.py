@@ -42,14 +42,16 @@ class Starts:
         self._layout = layout
         self._saves = saves
         self._nodes = nodes
-        self._restart = -1
+        self.restart = -1
+        """How often ranks have been started again inside this attempt; -1: not once started."""
+
         self._decision: asyncio.Task[n.StartRanks] | None = None
         """Stands until the world is whole: no save can come to its end before."""
 
     async def tell(self, node: int) -> None:
         if self._decision is None:
-            self._restart += 1
-            self._decision = asyncio.get_running_loop().create_task(self._decide(self._restart))
+            self.restart += 1
+            self._decision = asyncio.get_running_loop().create_task(self._decide(self.restart))
         self._nodes.tell(await asyncio.shield(self._decision), (node,))
 
     def formed(self, *, whole: bool) -> None:

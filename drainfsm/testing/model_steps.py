@@ -22,6 +22,7 @@ History = Sequence[Record]
 OUT_OF_SCOPE: tuple[type[e.Fact], ...] = (
     e.AttemptStarted,
     e.WorldFormed,
+    e.CheckpointSized,
     e.CheckpointDrilled,
     e.CheckpointFailed,
     e.CheckpointRestored,

@@ -92,10 +92,9 @@ def test_ranks_that_torchrun_starts_again_go_on_from_the_newest_commit_and_drain
     agent = job.start(
         torchrun(*toys, "--every", "8", restarts=1), grace_s=120, allowances=UNHURRIED
     )
-    job.wait(
-        lambda: [f for f in job.find(e.WorldFormed) if f.save_bytes][1:] or None,
-        what="second world",
-    )
+    job.wait_for(e.CheckpointRestored)
+    assert [(f.world_size, f.restart) for f in job.find(e.WorldFormed)] == [(2, 0), (2, 1)]
+    assert len(job.find(e.CheckpointSized)) == 1, "the size is what it was"
     agent.signal()
     assert agent.wait() == 75
     trained = [int(line.split()[1]) for line in (job.trace / "rank1").read_text().splitlines()]

@@ -395,3 +395,22 @@ def test_a_late_report_of_a_drain_that_was_called_off_is_not_taken_for_the_next_
     assert s.when(replace(s.positions(step=7), drain_id=called_off)) == ()
     assert kinds(s.when(s.positions(step=100))) == ["stop_step_agreed"]
     assert s.state.stop_step == 101
+
+
+def test_a_world_is_formed_once_and_again_when_its_ranks_are_restarted_or_others() -> None:
+    scenario = Scenario(form_world=False)
+
+    def form(world_size: int, save_bytes: int, restart: int = 0) -> tuple[e.Event, ...]:
+        given = i.FormWorld(world_size=world_size, save_bytes=save_bytes, restart=restart)
+        return scenario.when(given)
+
+    assert form(4, 0) == (e.WorldFormed(world_size=4, save_bytes=0),)
+    assert form(4, 0) == ()
+    assert form(4, 7) == (e.CheckpointSized(save_bytes=7),)
+    assert form(4, 7) == ()
+    assert form(4, 8) == (e.CheckpointSized(save_bytes=8),)
+    again = e.WorldFormed(world_size=4, save_bytes=8, restart=1)
+    assert form(4, 0, 1) == (again,), "until they say otherwise, as large as before"
+    assert form(4, 8, 1) == ()
+    assert form(2, 0, 2) == (e.WorldFormed(world_size=2, save_bytes=0, restart=2),)
+    assert (scenario.state.world_size, scenario.state.restart) == (2, 2)

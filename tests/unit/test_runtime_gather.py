@@ -29,9 +29,8 @@ def test_the_world_is_formed_when_every_rank_of_one_incarnation_is_there() -> No
     assert gather.formed(0, formed(0, 1)) is None
     assert gather.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=0)
     assert gather.formed(0, formed(0, 1, incarnation="1")) is None
-    assert gather.formed(1, formed(2, 3, incarnation="1", save_bytes=9)) == i.FormWorld(
-        world_size=4, save_bytes=9
-    )
+    whole = gather.formed(1, formed(2, 3, incarnation="1", save_bytes=9), restart=1)
+    assert whole == i.FormWorld(world_size=4, save_bytes=9, restart=1)
 
 
 def test_new_sizes_are_handed_on_once_every_node_has_reported_its_own() -> None:
