@@ -1,4 +1,4 @@
-"""Servers that several tests share, and which tests share a worker."""
+"""Servers that several tests share."""
 
 from __future__ import annotations
 
@@ -8,16 +8,6 @@ from pathlib import Path
 import pytest
 
 from drainfsm.log.embedded import EmbeddedServer
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers (``-n``): a module's tests share one, for what they set up together;
-    so do all that want a Slurm cluster, and all in the group of those that keep every core busy."""
-    for item in items:
-        group = "slurm" if item.get_closest_marker("slurm") else item.path.stem
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

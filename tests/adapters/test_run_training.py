@@ -15,8 +15,6 @@ from drainfsm.core import events as e
 from drainfsm.testing.metadata import AwsMetadataServer
 from drainfsm.testing.running import RunningJob, free_port, running_job
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 TRAINING = Path(drainfsm.demo.__file__).parent / "training.py"
 LEAD_MS = 90_000
 STEPS_MORE = 4

@@ -19,8 +19,6 @@ from drainfsm.core.state import generation_id
 from drainfsm.store import open_store
 from drainfsm.testing.ranks import JOB, Report, commit_saved, read_reports
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 WORLD_SIZE = 2
 STEPS = 18
 PERIODIC_AT = 3

@@ -17,8 +17,6 @@ from drainfsm.store import open_store
 from drainfsm.testing.ranks import RecordedPort, commit_saved
 from drainfsm.testing.s3 import BUCKET, Fault, FaultProxy, environment, s3_server
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 LAYERS = 3
 WIDTH = 1_500
 GENERATION = generation_id(epoch=1, step=0, saver="p")

@@ -16,8 +16,6 @@ from drainfsm.core.state import generation_id
 from drainfsm.store import open_store
 from drainfsm.testing.ranks import Report, commit_saved, read_reports
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 RANK_SCRIPT = Path(__file__).parent / "checkpoint_rank.py"
 JOB_S_MAX = 240
 MODELS = ("ddp", "fsdp2")

@@ -13,8 +13,6 @@ from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances
 from drainfsm.testing.running import RunningJob, free_port
 
-pytestmark = pytest.mark.xdist_group("torch")
-
 UNHURRIED = Allowances(exit_margin_ms=30_000)
 """Python with torch in it takes seconds to end, on a busy machine many."""
 
