@@ -399,7 +399,8 @@ class CheckpointDrilled(Fact, frozen=True, kw_only=True):
     manifest_digest: str
     step: int
     verification: str
-    """``checksums``: every byte was read and hashed; ``loaded``: and every tensor loaded."""
+    """``checksums``: every byte was read and hashed; ``loaded``: and every tensor loaded;
+    ``restored``: and the job's own command restored it on all of its ranks."""
 
     drill_ms: int
     outcome: str

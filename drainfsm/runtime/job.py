@@ -52,6 +52,9 @@ class Job:
         self.others: set[int] = set()
         """Children of this process in sessions of their own that are not the job's."""
 
+        self.stdout: int | None = None
+        """Where its output goes; None: where ours does."""
+
     def start(self, variables: Mapping[str, str]) -> None:
         """Raises: ConfigError: the command cannot be started."""
         environment = {**TORCHRUN_DEFAULTS, **os.environ, **TORCHRUN, **variables}
@@ -61,6 +64,7 @@ class Job:
             self._popen = subprocess.Popen(
                 [*shim, ",".join(self._signals), *self._command],
                 env=environment,
+                stdout=self.stdout,
                 start_new_session=True,
             )
         except OSError as error:

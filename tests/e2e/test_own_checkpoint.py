@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -86,6 +87,46 @@ def test_a_flipped_bit_that_ends_the_job_is_in_the_log_and_in_what_is_read_from_
     assert main(["report", *where, "--json"]) == 0
     attempts = json.loads(capsys.readouterr().out)["jobs"][0]["attempts"]
     assert [one["restore_refused"] for one in attempts] == [[], [msgspec.to_builtins(refused)]]
+
+
+def drill(job: RunningJob, *command: str) -> tuple[int, e.CheckpointDrilled]:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "drainfsm", "drill", "restore", "--json"),
+            *("--store", job.store_url, "--job", job.job, "--", sys.executable, "-c", *command),
+        ],
+        capture_output=True,
+        cwd=job.directory,
+        check=False,
+    )
+    assert b"asyncio" not in done.stderr, done.stderr.decode()
+    return done.returncode, msgspec.json.decode(done.stdout, type=e.CheckpointDrilled)
+
+
+def test_a_restore_is_drilled_by_the_jobs_own_command(job: RunningJob) -> None:
+    manifest, _ = drained(job, epoch=1)
+    before = sorted(job.store.rglob("*"))
+    code, drilled = drill(job, f"print('to stderr')\n{script()}")
+    assert (code, drilled.outcome, drilled.verification) == (0, "verified", "restored")
+    assert (drilled.generation_id, drilled.step) == (manifest.generation_id, manifest.step)
+    assert "1 rank(s) of the job" in drilled.detail
+    (_, record) = sorted(set(job.store.rglob("*")) - set(before))
+    assert record.parent.name == "drills" or record.parent.parent.name == "drills"
+
+    code, drilled = drill(job, "raise SystemExit(3)")
+    assert (code, drilled.outcome) == (1, "failed")
+    assert drilled.detail == "the command ended with 3 and had not restored it"
+
+    step = "import drainfsm\nsession = drainfsm.attach()\nsession.step_done(0)"
+    code, drilled = drill(job, step)
+    assert (code, drilled.outcome) == (1, "failed")
+    assert "does it call restore()?" in drilled.detail
+
+    path = job.store / "generations" / manifest.generation_id / "rank00000" / "weights.json"
+    path.write_bytes(bytes(path.stat().st_size))
+    code, drilled = drill(job, script())
+    assert (code, drilled.outcome) == (1, "failed")
+    assert "rank 0: ManifestMismatchError: " in drilled.detail
 
 
 def test_a_damaged_generation_is_replaced_by_the_one_before_and_never_left_on(
