@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from drainfsm.log.embedded import EmbeddedServer
+
+settings.register_profile("patient", settings(), deadline=None)
+settings.load_profile("patient")
+"""How long an example takes says how busy the machine is."""
 
 
 @pytest.fixture(scope="session")
