@@ -111,7 +111,7 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "a restart that does not consume its record": (restores_something_else, "I8"),
     "an agent without its backstop": (no_backstop, "I9"),
     "a node that waits for the coordinator's answer": (waits_for_the_coordinator, "I9"),
-    "a clock that follows the wall": (trusts_the_wall_clock, "I9"),
+    "a clock that follows the wall": (trusts_the_wall_clock, "killed its ranks"),
     "a coordinator that does not look at the time": (never_ticks, "I9"),
     "an attempt that goes on without one of its nodes": (goes_on_without_a_node, "I9"),
     "ranks that stay held when a drain is called off": (holds_ranks_for_ever, "ranks stand at"),
