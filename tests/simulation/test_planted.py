@@ -17,6 +17,7 @@ from drainfsm.runtime.ledger import Ledger
 from drainfsm.runtime.link import TcpLink
 from drainfsm.runtime.local_ranks import LocalRanks
 from drainfsm.runtime.node import Node
+from drainfsm.runtime.offset import Offset
 from drainfsm.runtime.publisher import Publisher
 from drainfsm.runtime.saves import Written
 from drainfsm.runtime.timekeeping import Limits
@@ -67,6 +68,10 @@ def trusts_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Clock, "now_unix_ms", lambda clock: clock._source.time_ns() // 1_000_000)
 
 
+def believes_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Offset, "here", lambda offset, unix_ms: unix_ms)
+
+
 def never_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ledger, "_tick", lambda ledger: None)
 
@@ -112,6 +117,7 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "an agent without its backstop": (no_backstop, "I9"),
     "a node that waits for the coordinator's answer": (waits_for_the_coordinator, "I9"),
     "a clock that follows the wall": (trusts_the_wall_clock, "killed its ranks"),
+    "deadlines kept by another clock": (believes_its_own_clock, "killed its ranks"),
     "a coordinator that does not look at the time": (never_ticks, "I9"),
     "an attempt that goes on without one of its nodes": (goes_on_without_a_node, "I9"),
     "ranks that stay held when a drain is called off": (holds_ranks_for_ever, "ranks stand at"),
