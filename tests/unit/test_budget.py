@@ -127,3 +127,18 @@ def test_with_299_samples_the_p99_is_a_distribution_free_bound() -> None:
     assert budget.durable is not None
     assert (budget.durable.value_ms, budget.durable.basis) == (1_298, "quantile")
     assert budget.durable.sample_count == budget.durable.samples_needed == 299
+
+
+def test_of_several_bandwidths_the_slowest_counts() -> None:
+    """Neither save is of a comparable size: only what each says of the store is left."""
+    budget = evaluate(
+        stage=Stage.SAVING,
+        now_unix_ms=NOW,
+        deadline_unix_ms=NOW + 60_000,
+        clock_skew_ms=0,
+        allowances=RESERVES,
+        samples=[_sample(4_000, save_bytes=2_000_000), _sample(10_000, save_bytes=10_000_000)],
+        load=LOAD,
+    )
+    assert budget.durable is not None
+    assert budget.durable.value_ms == 2_000
