@@ -132,7 +132,7 @@ def test_with_299_samples_the_p99_is_a_distribution_free_bound() -> None:
 def test_of_several_bandwidths_the_slowest_counts() -> None:
     """Neither save is of a comparable size: only what each says of the store is left."""
     budget = evaluate(
-        stage=Stage.SAVING,
+        stage=Stage.QUIESCED,
         now_unix_ms=NOW,
         deadline_unix_ms=NOW + 60_000,
         clock_skew_ms=0,
