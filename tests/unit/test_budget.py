@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drainfsm.core.budget import Allowances, Load, Sample, Stage, evaluate, save_budget_ms
+from drainfsm.core.deadline import quiesce_by_unix_ms
 
 NOW = 1_800_000_000_000
 STORE = "file:///store"
@@ -142,3 +143,19 @@ def test_of_several_bandwidths_the_slowest_counts() -> None:
     )
     assert budget.durable is not None
     assert budget.durable.value_ms == 2_000
+
+
+@pytest.mark.parametrize(("quiesce_ms", "waits_ms"), [(5_000, 5_000), (20_000, 18_000)])
+def test_ranks_are_waited_for_as_long_as_a_save_still_fits_behind_them(
+    quiesce_ms: int, waits_ms: int
+) -> None:
+    budget = evaluate(
+        stage=Stage.QUIESCED,
+        now_unix_ms=NOW,
+        deadline_unix_ms=NOW + 60_000,
+        clock_skew_ms=2_000,
+        allowances=RESERVES,
+        samples=[_sample(10_000)],
+        load=LOAD,
+    )
+    assert quiesce_by_unix_ms(budget, quiesce_ms=quiesce_ms) == NOW + waits_ms
