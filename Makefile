@@ -34,10 +34,10 @@ lint: $(DEV_READY)  ## formatting, code rules, import contracts
 types: $(DEV_READY)  ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(DEV_READY)  ## every benchmark beside its peers (about 13 minutes when idle); BENCH=NAME: a single one
+bench: $(DEV_READY)  ## every benchmark beside its peers (about 10 minutes when idle); BENCH=NAME: a single one
 	$(BIN)/python -m bench $(BENCH)
 
-bench-quick: $(DEV_READY)  ## the subset that CI runs; fails when a ratio leaves its gate (about 2 minutes)
+bench-quick: $(DEV_READY)  ## the subset that CI runs; fails when a ratio leaves its gate (about half a minute)
 	$(BIN)/python -m bench --quick $(BENCH)
 
 spec: $(DEV_READY) java  ## check the models in specs/ exhaustively, then every mutation of them (about 4 minutes)

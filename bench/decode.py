@@ -64,7 +64,7 @@ TOPIC = Topic(
     open=opened,
     ratios=(
         at_least("G3", "beside json.loads and transitions with the same checks",
-                 "json.loads, transitions same checks", "decode, fold", goal=12, gate=4.5),
+                 "json.loads, transitions same checks", "decode, fold", goal=12, gate=5.5),
         at_least("G3", "beside json.loads and bare transitions",
                  "json.loads, transitions bare", "decode, fold"),
         at_least("G3", "limit: json.loads beside msgspec, nothing else done",

@@ -121,7 +121,7 @@ TOPIC = Topic(
         at_most("G11", "beside a raw reader thread (floor)", "drainfsm: an order by the agent",
                 "raw reader thread: one byte", goal=1.5),
         at_most("G11", "the same, lower quartiles: what a busy machine disturbs least",
-                "an order, lower quartile", "one byte, lower quartile", gate=4),
+                "an order, lower quartile", "one byte, lower quartile", gate=5),
         at_most("G11", "beside a signal", "drainfsm: an order by the agent", "signal"),
     ),
 )  # fmt: skip

@@ -67,9 +67,9 @@ TOPIC = Topic(
     open=opened,
     ratios=(
         at_most("START", "import drainfsm, beside a bare interpreter (floor)",
-                "import drainfsm", "python -c pass", goal=3, gate=4.5),
+                "import drainfsm", "python -c pass", goal=3, gate=3.2),
         at_most("START", "import drainfsm, beside import nats", "import drainfsm", "import nats"),
         at_most("START", "drainfsm --help, beside a bare interpreter (floor)",
-                "drainfsm --help", "python -c pass", goal=4, gate=7),
+                "drainfsm --help", "python -c pass", goal=4, gate=3.8),
     ),
 )  # fmt: skip

@@ -111,12 +111,12 @@ TOPIC = Topic(
     open=opened,
     ratios=(
         at_most("G10", "step_done, beside an attribute read (floor)",
-                "drainfsm: step_done", "attribute read", goal=5, gate=7),
+                "drainfsm: step_done", "attribute read", goal=5, gate=4.5),
         at_least("G10", "one gloo all_reduce, beside step_done",
-                 "gloo all_reduce, 2 ranks", "drainfsm: step_done", goal=1_000, gate=650),
+                 "gloo all_reduce, 2 ranks", "drainfsm: step_done", goal=1_000, gate=1_800),
         at_least("G10", "Lightning's broadcast, beside step_done",
-                 "Lightning's way, 2 ranks", "drainfsm: step_done", goal=1_000, gate=650),
+                 "Lightning's way, 2 ranks", "drainfsm: step_done", goal=1_000, gate=1_800),
         at_least("G10", "Megatron's all_reduce, beside step_done",
-                 "Megatron's way, 2 ranks", "drainfsm: step_done", goal=1_000, gate=650),
+                 "Megatron's way, 2 ranks", "drainfsm: step_done", goal=1_000, gate=2_200),
     ),
 )  # fmt: skip
