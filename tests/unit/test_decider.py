@@ -267,6 +267,8 @@ def test_a_hard_notice_makes_a_scheduled_drain_due() -> None:
     s.given(s.notice(in_ms=600_000, hard=False))
     events = s.when(s.notice(in_ms=500_000, native_id="n2"))
     assert kinds(events) == ["notice_received", "deadline_shortened", "drain_due"]
+    assert isinstance(events[-1], e.DrainDue)
+    assert events[-1].reason == "hard notice"
 
 
 def test_with_the_last_soft_notice_withdrawn_the_drain_is_cancelled_and_another_may_open() -> None:
