@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from drainfsm.log.embedded import EmbeddedServer
 
 settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
 """How long an example takes says how busy the machine is."""
+
+settings.register_profile("unshrunk", settings(), phases=(Phase.explicit, Phase.generate))
+"""That something fails is all that ``tests/mutants/run.py`` wants to know."""
 
 
 @pytest.fixture(scope="session")

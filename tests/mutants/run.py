@@ -51,7 +51,8 @@ def noticed(fault: Fault | None, tests: tuple[str, ...]) -> tuple[bool, str]:
     try:
         if fault is not None:
             plant(fault, tree)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        command += ["--hypothesis-profile", "unshrunk", *tests]
         done = subprocess.run(
             command,
             cwd=tree,
