@@ -22,7 +22,7 @@ demo: $(DEMO_READY)  ## the whole story on this machine: notice, save, leave, re
 	$(BIN)/drainfsm demo $(DEMO_ARGS)
 
 test: $(DEV_READY)  ## every test, on WORKERS processes: most of them wait most of the time
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
 
 check: slurm-packages java lint types test simulate spec bench-quick  ## everything that CI runs, in the order of what fails fastest
 

@@ -1,9 +1,10 @@
-"""Servers that several tests share."""
+"""Servers that several tests share, and which tests share a worker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -16,6 +17,20 @@ settings.load_profile("patient")
 
 settings.register_profile("unshrunk", settings(), phases=(Phase.explicit, Phase.generate))
 """That something fails is all that ``tests/mutants/run.py`` wants to know."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests share a worker, and so do all that want a Slurm cluster: two clusters would
+    give the same ids, and so the same ports, to their jobs."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            slurm = nodeid.startswith("tests/slurm/")
+            return "tests/slurm" if slurm else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
