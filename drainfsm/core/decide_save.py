@@ -32,9 +32,6 @@ def decide_save(draft: Draft) -> None:
     """All ranks hold at one step: save if it fits, else leave on what was committed."""
     state = draft.state
     budget = budget_of(state, now_unix_ms=draft.now_unix_ms, stage=Stage.QUIESCED)
-    if state.fenced_by is not None:
-        skip(draft, f"epoch {state.fenced_by} has claimed the job", budget=budget)
-        return
     if not budget.fits:
         skip(draft, does_not_fit(budget), budget=budget)
         return

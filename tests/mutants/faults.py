@@ -20,6 +20,7 @@ class Fault(NamedTuple):
 
 CORE_TESTS = (
     "tests/unit/test_decider.py",
+    "tests/unit/test_decider_refusals.py",
     "tests/unit/test_budget.py",
     "tests/unit/test_codec.py",
     "tests/unit/test_machine.py",
@@ -111,7 +112,7 @@ FAULTS = (
     # Saving
     Fault("the rule is not evaluated after quiesce", SAVE, "    if not budget.fits:\n        skip(draft, does_not_fit(budget), budget=budget)\n        return\n", ""),
     Fault("the table lets a save start that does not fit", TABLE, "return event.budget.fits", "return True"),
-    Fault("a fenced attempt saves", SAVE, "if state.fenced_by is not None:", "if False:"),
+    Fault("a fenced drain goes on", DECIDER, "        saving.give_up(draft, reason)\n    elif state.exit_code", "        pass\n    elif state.exit_code"),
     Fault("the rule is not evaluated while saving", SAVE, "Phase.QUIESCED, *SAVE_UNDER_WAY):\n        budget = budget_of", "Phase.QUIESCED):\n        budget = budget_of"),
     Fault("durable too late goes on", SAVE, "    recheck(draft)\n    if draft.state.phase is not Phase.STAGED:\n        return\n", ""),
     Fault("durable before staged is taken", SAVE, 'if state.phase is Phase.SAVING:\n        raise reject(state, given, "the bytes were not reported staged")', "pass"),
