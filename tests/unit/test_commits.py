@@ -13,7 +13,7 @@ from drainfsm.store.base import ObjectStore
 from drainfsm.store.commits import CommitLog
 from drainfsm.store.posix import PosixStore
 from drainfsm.store.settling import PUTS_MAX
-from drainfsm.store.slots import slot_name
+from drainfsm.store.slots import slot_name, slot_numbers
 from drainfsm.testing.stores import AmbiguousStore, Answer, MemoryStore
 
 
@@ -219,3 +219,16 @@ def test_the_store_of_another_job_is_refused_by_name(store: PosixStore) -> None:
     for use in (other.head, lambda: other.claim(attempt_id="b", now_unix_ms=2)):
         with pytest.raises(CommitLogError, match=r"belongs to job 'job': give job 'other' a store"):
             use()
+
+
+def test_a_commit_that_was_seen_stays_the_newest_behind_later_claims(store: PosixStore) -> None:
+    log = log_of(store)
+    log.claim(attempt_id="a", now_unix_ms=1)
+    log.publish(commit(10))
+    assert log.head().commit == commit(10)
+    log_of(store).claim(attempt_id="b", now_unix_ms=2)
+    assert log.head().commit == commit(10)
+
+
+def test_slots_are_counted_in_their_order_however_a_store_lists_them() -> None:
+    assert slot_numbers(["00000003.json", "00000001.json", ".nfs01", "00000002.json"]) == [1, 2, 3]

@@ -24,7 +24,7 @@ from drainfsm.store.gc import remove, survey
 from drainfsm.store.generations import generation_prefix, read_manifest, write_manifest
 from drainfsm.store.posix import PosixStore
 from drainfsm.store.requeues import restore_for, write_requeue
-from drainfsm.store.retention import Retention, plan
+from drainfsm.store.retention import Retention, plan, protected
 from drainfsm.testing.ranks import RecordedPort
 from drainfsm.testing.stores import MemoryStore
 
@@ -300,3 +300,14 @@ def test_a_wrong_call_removes_nothing(
     monkeypatch.chdir(tmp_path)
     assert main(["gc", *argv]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_newest_commit_is_kept_also_where_the_record_names_an_older_one(
+    store: MemoryStore,
+) -> None:
+    """An attempt that then leaves no record is restored from it."""
+    epoch = _claim(store)
+    named, newest = _commit(store, epoch, 1), _commit(store, epoch, 2)
+    _leave(store, named, epoch=epoch)
+    kept = protected(survey(store, job_id="job"), depth=1)
+    assert kept.keys() == {named.generation_id, newest.generation_id}

@@ -281,3 +281,28 @@ def test_manifest_and_record_survive_an_ambiguous_answer(answer: Answer) -> None
     answers.append(answer)
     write_requeue(store, record(), pause=lambda _: None)
     assert read_requeue(memory, epoch=1) == record()
+
+
+def test_the_record_of_another_job_is_refused_by_name(store: PosixStore) -> None:
+    claim_and_restore(store, "a")
+    write_requeue(store, record(job_id="other"))
+    with pytest.raises(RestoreRefusedError, match="is of job 'other', not 'job'"):
+        claim_and_restore(store, "b")
+
+
+def test_an_attempt_that_was_not_dead_after_all_and_leaves_its_record_first_is_believed() -> None:
+    left = record(cause="preemption")
+
+    class Racing(MemoryStore):
+        def get(self, name: str) -> bytes | None:
+            """Nothing is there when it is looked for; then the attempt writes its record."""
+            found = super().get(name)
+            if found is None and name == "requeue/000001.json":
+                write_requeue(self, left)
+            return found
+
+    store = Racing()
+    log = CommitLog(store, job_id="job")
+    log.claim(attempt_id="a", now_unix_ms=1)
+    claimed = log.claim(attempt_id="b", now_unix_ms=2)
+    assert restore_for(store, log, claimed, now_unix_ms=5, node_count=3) == left
