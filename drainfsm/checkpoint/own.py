@@ -127,6 +127,7 @@ class OwnCheckpoint:
     def _restore(self, target: RestoreTarget) -> int:
         began = time.monotonic()
         target, refused = self._restorable(target)
+        self._port.begin_after(target.step)
         directory = self._store.root / generation_prefix(target.generation_id)
         if not self._shared:
             directory /= rank_directory(self._port.rank)

@@ -59,6 +59,9 @@ class RankPort(Protocol):
     ) -> None:
         """The save comes to nothing. May be said by several ranks, also after ``durable``."""
 
+    def begin_after(self, step: int) -> None:
+        """The rank is about to restore that step, and not the one of ``restore_target``."""
+
     def report_restored(
         self,
         *,

@@ -46,6 +46,7 @@ def restore(
             if refused:
                 find = partial(committed_target, port, store, generation)
                 wanted = exchange.from_coordinator(find)
+                port.begin_after(wanted.step)
             not_restored = _restore_one(port, store, exchange, parts, wanted)
             break
         except ManifestMismatchError as error:

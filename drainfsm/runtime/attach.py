@@ -23,8 +23,9 @@ C = TypeVar("C")
 SOCKET_VARIABLE = "DRAINFSM_SOCKET"
 EPOCH_VARIABLE = "DRAINFSM_EPOCH"
 
-HANDSHAKE_S = 30.0
-"""The agent is on the same machine and answers at once; longer means that it hangs."""
+HANDSHAKE_S = 60.0
+"""The agent is on the same machine and answers at once, unless ranks were started again: then the
+coordinator asks the store first what to start from (``runtime/starts.py``)."""
 
 
 def attach_session(

@@ -156,7 +156,7 @@ class Coordinator:
                 self._gather.starting(node)
                 self._tasks.start(self._starts.tell(node))
             case n.NodeFormed():
-                self._submit(self._gather.formed(node, message, restart=self._starts.restart))
+                self._submit(self._gather.formed(node, message))
                 self._starts.formed(whole=self._gather.whole)
             case n.NodeHeld():
                 self._effects.held(node, message)
@@ -167,6 +167,7 @@ class Coordinator:
             case n.NodeFirstStep(step=step):
                 self._submit(self._gather.first_step(node, step))
             case n.NodeRestored():
+                self._effects.refused |= {one.generation_id for one in message.refused}
                 known = self._effects.restored
                 if known is None or message.restore_ms >= known.restore_ms:
                     self._effects.restored = message

@@ -62,6 +62,9 @@ class Effects:
         self.restored: n.NodeRestored | None = None
         """As the slowest node reported it."""
 
+        self.refused: set[str] = set()
+        """Generations that were damaged when ranks of this attempt wanted them."""
+
         self._config = config
         self._clock = clock
         self._nodes = nodes
@@ -285,7 +288,8 @@ class Effects:
             try:
                 async with asyncio.timeout(REQUEUE_S):
                     record = await in_thread(
-                        "requeue", partial(self._publisher.record_requeue, record)
+                        "requeue",
+                        partial(self._publisher.record_requeue, record, refused=self.refused),
                     )
             except TimeoutError:
                 error = "the store did not answer in time"

@@ -45,7 +45,7 @@ class Gather:
         self._starting.add(node)
         self.whole = False
 
-    def formed(self, node: int, message: n.NodeFormed, *, restart: int = 0) -> i.FormWorld | None:
+    def formed(self, node: int, message: n.NodeFormed) -> i.FormWorld | None:
         """The world, once it is whole, and then each time that all nodes have given their sizes
         (again). The work of a report does not grow with the number of nodes."""
         before, attached = self._formed.get(node), node in self._starting
@@ -68,23 +68,25 @@ class Gather:
             if not self.whole:
                 return None
         return i.FormWorld(
-            world_size=message.world_size, save_bytes=self._save_bytes, restart=restart
+            world_size=message.world_size, save_bytes=self._save_bytes, restart=message.restart
         )
 
     def _is_whole(self, newest: n.NodeFormed) -> bool:
-        """All ranks of one incarnation are there."""
+        """All ranks are there, and began together."""
         if self._starting or self._rank_count != newest.world_size:
             return False
         formed = self._formed.values()
-        if any(one.incarnation != newest.incarnation for one in formed):
+        if any(one.restart != newest.restart for one in formed):
             return False
         ranks = sorted(rank for one in formed for rank in one.ranks)
         return ranks == list(range(newest.world_size))
 
     @property
     def not_formed(self) -> tuple[int, ...]:
-        """Nodes whose ranks have not all attached."""
-        return tuple(sorted(self._nodes - self._formed.keys()))
+        """Nodes whose ranks have not all attached, or are those from before a restart."""
+        newest = max((one.restart for one in self._formed.values()), default=0)
+        here = {node for node, one in self._formed.items() if one.restart == newest}
+        return tuple(sorted((self._nodes - here) | self._starting))
 
     @property
     def world_size(self) -> int:
@@ -206,8 +208,8 @@ class Gather:
 
 def _same_ranks(before: n.NodeFormed, now: n.NodeFormed) -> bool:
     """Only the size is new."""
-    return (before.ranks, before.world_size, before.incarnation) == (
+    return (before.ranks, before.world_size, before.restart) == (
         now.ranks,
         now.world_size,
-        now.incarnation,
+        now.restart,
     )

@@ -51,7 +51,7 @@ class LocalRanks:
         self._report = report
         self._ranks: dict[int, LocalRank] = {}
         self._saves = LocalSaves(report)
-        self._incarnation = ""
+        self._incarnation = ("", 0)
         self._world_size = 0
         self._expected_count: int | None = None
         """Of the node; None: no rank has attached yet."""
@@ -80,8 +80,8 @@ class LocalRanks:
 
     # --- a rank comes and goes ------------------------------------------------------------------
 
-    def attach(self, attach: m.Attach, send: Send) -> int:
-        """Takes the rank in.
+    def attach(self, attach: m.Attach, send: Send, *, restart: int = 0) -> int:
+        """Takes the rank in. ``restart``: what the coordinator told the ranks that begin with it.
 
         Raises:
             ValueError: it does not fit to the ranks that are here; the text goes to the rank.
@@ -91,8 +91,9 @@ class LocalRanks:
         local = attach.local_world_size or max(1, world_size // self._node_count)
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not in a world of {world_size}")
-        if attach.incarnation != self._incarnation or not self._ranks:
-            self._begin_incarnation(attach.incarnation, world_size=world_size, local=local)
+        if (attach.incarnation, restart) != self._incarnation or not self._ranks:
+            self._incarnation = (attach.incarnation, restart)
+            self._begin_incarnation(world_size=world_size, local=local)
         if (world_size, local) != (self._world_size, self._expected_count):
             raise ValueError(
                 f"rank {rank} says {local} of {world_size} ranks are on this node, the others "
@@ -103,11 +104,10 @@ class LocalRanks:
         self._ranks[rank] = LocalRank(rank, send)
         return rank
 
-    def _begin_incarnation(self, incarnation: str, *, world_size: int, local: int) -> None:
+    def _begin_incarnation(self, *, world_size: int, local: int) -> None:
         self._ranks.clear()
         self._sized.clear()
         self._saves.forget()
-        self._incarnation = incarnation
         self._world_size = world_size
         self._expected_count = local
 
@@ -226,7 +226,7 @@ class LocalRanks:
                 ranks=self.ranks,
                 world_size=self._world_size,
                 save_bytes=sum(sizes) if len(sizes) == len(self._ranks) else 0,
-                incarnation=self._incarnation,
+                restart=self._incarnation[1],
             )
         )
 

@@ -74,7 +74,7 @@ class Node:
         self._start = LocalStart(link.welcome, self._ranks, link.send)
         self._server = RankServer(
             self._ranks,
-            welcome=self._start.welcome,
+            start=self._start,
             call=notices.call,
             ends=self,
             warn=warn,

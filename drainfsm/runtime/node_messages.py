@@ -78,7 +78,9 @@ class NodeFormed(Message, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     world_size: int
     save_bytes: int
-    incarnation: str
+    restart: int
+    """As the coordinator told these ranks when they began (``StartRanks``). What a launcher counts
+    tells no worlds apart: torchrun counts on each node by itself, and not every restart."""
 
 
 class NodeHeld(Message, frozen=True, kw_only=True):

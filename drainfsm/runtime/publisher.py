@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Container
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -125,16 +126,20 @@ class Publisher:
         with self._one_at_a_time:
             pass  # the one under way is over
 
-    def record_requeue(self, record: RequeueRecord) -> RequeueRecord:
+    def record_requeue(
+        self, record: RequeueRecord, *, refused: Container[str] = ()
+    ) -> RequeueRecord:
         """Write the record, as it was written. Where this attempt has committed something newer
-        than the record knows (the answer is still under way), that is what it names.
+        than the record knows (the answer is still under way), that is what it names, unless its
+        own ranks have ``refused`` it as damaged.
 
         Raises:
             StoreUnreachableError: no answer; without a record the newest commit counts.
         """
         with self._one_at_a_time:
             newest = self._log.head().commit
-            if newest is not None and newest.epoch == self._epoch:
+            known = newest is None or newest.epoch != self._epoch
+            if newest is not None and not known and newest.generation_id not in refused:
                 record = msgspec.structs.replace(
                     record,
                     generation_id=newest.generation_id,

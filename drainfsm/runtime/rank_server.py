@@ -16,6 +16,7 @@ from drainfsm.runtime import messages as m
 from drainfsm.runtime.exitcodes import told, watch_exit
 from drainfsm.runtime.ipc import Codec
 from drainfsm.runtime.local_ranks import LocalRanks
+from drainfsm.runtime.starts import LocalStart
 from drainfsm.runtime.streams import read_message, write_message
 
 _PEER = struct.Struct("3i")
@@ -25,10 +26,6 @@ LAST_WORDS_S = 0.5
 """Between the end of a rank's connection and its exit code: it is sooner, or the rank lives on."""
 
 First: TypeAlias = m.FromRank | m.FromCaller
-Welcome = Callable[[int, int], m.Attached]
-"""What a rank of a world of that size is told."""
-
-Welcoming = Callable[[m.Attach], Awaitable[Welcome]]
 Caller = Callable[[m.FromCaller], Awaitable[m.Answer]]
 
 
@@ -44,14 +41,14 @@ class RankServer:
         self,
         ranks: LocalRanks,
         *,
-        welcome: Welcoming,
+        start: LocalStart,
         call: Caller,
         ends: RankEnds,
         warn: Callable[[str], None],
     ) -> None:
         """``call``: answers callers."""
         self._ranks = ranks
-        self._welcome = welcome
+        self._start = start
         self._call = call
         self._ends = ends
         self._warn = warn
@@ -100,9 +97,11 @@ class RankServer:
         def send(message: m.ToRank) -> None:
             write_message(writer, message)
 
-        welcome = await self._welcome(attach)
+        start = await self._start.told(attach)
+        if reader.at_eof():
+            return  # it did not wait for so long
         try:
-            rank = self._ranks.attach(attach, send)
+            rank = self._ranks.attach(attach, send, restart=start.restart)
         except ValueError as error:
             self._warn(f"a rank was refused: {error}")
             write_message(writer, m.Refused(reason=str(error)))
@@ -116,7 +115,7 @@ class RankServer:
 
         self._ends.rank_began(rank, attach.incarnation)
         watched = watch_exit(pid, on_exit)
-        send(welcome(rank, self._ranks.world_size))
+        send(self._start.attached(start, rank=rank, world_size=self._ranks.world_size))
         self._ranks.attached(rank)
         try:
             while (message := await read_message(reader, self._codec)) is not None:

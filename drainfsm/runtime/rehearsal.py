@@ -60,9 +60,7 @@ class Rehearsal:
         become_subreaper()
         job = Job(self._config.command, signals=self._config.signals)
         job.stdout = sys.stderr.fileno()
-        server = RankServer(
-            self._ranks, welcome=self._start.welcome, call=_refuse, ends=self, warn=_warn
-        )
+        server = RankServer(self._ranks, start=self._start, call=_refuse, ends=self, warn=_warn)
         with tempfile.TemporaryDirectory(prefix="drainfsm-") as directory:
             path = Path(directory) / "drill"
             await server.listen(path)

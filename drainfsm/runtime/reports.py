@@ -65,6 +65,9 @@ class Reports(ABC):
             )
         )
 
+    def begin_after(self, step: int) -> None:
+        self.last_step = step
+
     def report_restored(
         self,
         *,

@@ -165,14 +165,14 @@ class SaveKeeper:
         self._ledger.submit(i.ReportSaveFailed(generation_id=generation_id, reason=reason))
         return None
 
-    async def forsake(self, reason: str) -> None:
+    async def forsake(self, reason: str, *, timeout_s: float) -> None:
         """No save of the ranks so far can come to its end any more, but for those that are whole:
         they are committed now, or not at all."""
         for generation_id, step in self._saves.drop_all(but=self._ledger.state.generation_id):
             self._ledger.submit(
                 i.ReportCheckpointFailed(generation_id=generation_id, step=step, reason=reason)
             )
-        await self.settle(timeout_s=PERIODIC_COMMIT_S)
+        await self.settle(timeout_s=timeout_s)
 
     # --- periodic saves -------------------------------------------------------------------------
 

@@ -21,8 +21,9 @@ from drainfsm.runtime.nodes import Nodes
 from drainfsm.runtime.save_keeper import SaveKeeper
 from drainfsm.runtime.threads import in_thread
 
-NEWEST_S = 20.0
-"""For the store to say what was committed last; else what is on record counts."""
+SETTLE_S, NEWEST_S = 10.0, 10.0
+"""For commits under way to come to their end, and for the store to say what was committed last;
+else what is on record counts. The ranks wait for both in ``attach``."""
 
 
 class Starts:
@@ -42,7 +43,7 @@ class Starts:
         self._layout = layout
         self._saves = saves
         self._nodes = nodes
-        self.restart = -1
+        self._restart = -1
         """How often ranks have been started again inside this attempt; -1: not once started."""
 
         self._decision: asyncio.Task[n.StartRanks] | None = None
@@ -50,8 +51,8 @@ class Starts:
 
     async def tell(self, node: int) -> None:
         if self._decision is None:
-            self.restart += 1
-            self._decision = asyncio.get_running_loop().create_task(self._decide(self.restart))
+            self._restart += 1
+            self._decision = asyncio.get_running_loop().create_task(self._decide(self._restart))
         self._nodes.tell(await asyncio.shield(self._decision), (node,))
 
     def formed(self, *, whole: bool) -> None:
@@ -61,7 +62,7 @@ class Starts:
     async def _decide(self, restart: int) -> n.StartRanks:
         if restart == 0:
             return n.StartRanks(restore=self._attempt.target, restart=restart)
-        await self._saves.forsake("its ranks were started again")
+        await self._saves.forsake("its ranks were started again", timeout_s=SETTLE_S)
         try:
             async with asyncio.timeout(NEWEST_S):
                 newest = await in_thread("newest", self._attempt.publisher.begin_again)
@@ -99,15 +100,17 @@ class LocalStart:
         if self._told is not None and not self._told.done():
             self._told.set_result(told)
 
-    async def welcome(self, attach: m.Attach) -> Callable[[int, int], m.Attached]:
-        """What a rank of a world of that size is told."""
+    async def told(self, attach: m.Attach) -> n.StartRanks:
         told = self._told
         if told is None or attach.incarnation != self._incarnation or self._all_gone(told):
             told = self._told = asyncio.get_running_loop().create_future()
             self._incarnation = attach.incarnation
             self._send(n.NodeStarting())
-        start, welcome = await asyncio.shield(told), self._welcome
-        return lambda rank, world_size: m.Attached(
+        return await asyncio.shield(told)
+
+    def attached(self, start: n.StartRanks, *, rank: int, world_size: int) -> m.Attached:
+        welcome = self._welcome
+        return m.Attached(
             rank=rank,
             world_size=world_size,
             job_id=welcome.job_id,

@@ -127,6 +127,9 @@ class RecordedPort:
     ) -> None:
         self._report("failed", generation_id=generation_id, reason=reason, memory=memory)
 
+    def begin_after(self, step: int) -> None:
+        pass
+
     def report_restored(
         self,
         *,

@@ -108,3 +108,33 @@ def test_ranks_that_torchrun_starts_again_go_on_from_the_newest_commit_and_drain
         c.step for c in job.find(e.CheckpointCommitted)
     )
     assert job.find(e.Exited)[0].nodes[0].exit_code == 0
+
+
+def test_two_nodes_of_which_torchrun_counts_a_restart_on_one_go_on_committing(
+    pair: RunningJob,
+) -> None:
+    toys = ("-m", "drainfsm.testing.toy_rank", "--trace", str(pair.trace), "--die", "1@20@85")
+    endpoint = f"127.0.0.1:{free_port()}"
+    launcher = (
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--max-restarts", "2"),
+    )
+    agents = [
+        pair.start(
+            (*launcher, *toys, "--every", "8", "--step-s", "0.1"),
+            node_rank=node,
+            grace_s=120,
+            allowances=UNHURRIED,
+        )
+        for node in range(2)
+    ]
+    pair.wait(
+        lambda: (
+            any(c.generation_id.endswith("-p1") for c in pair.find(e.CheckpointCommitted)) or None
+        ),
+        what="a commit of the ranks that were started again",
+    )
+    assert [world.restart for world in pair.find(e.WorldFormed)] == [0, 1]
+    agents[0].signal()
+    assert [agent.wait() for agent in agents] == [75, 75]
+    assert len(pair.find(e.ManifestPublished)) == 1

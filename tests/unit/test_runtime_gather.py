@@ -14,8 +14,8 @@ from drainfsm.runtime.gather import REFUSALS_MAX, Gather
 from drainfsm.runtime.saves import Saves
 
 
-def formed(*ranks: int, incarnation: str = "0", save_bytes: int = 0) -> n.NodeFormed:
-    return n.NodeFormed(ranks=ranks, world_size=4, save_bytes=save_bytes, incarnation=incarnation)
+def formed(*ranks: int, restart: int = 0, save_bytes: int = 0) -> n.NodeFormed:
+    return n.NodeFormed(ranks=ranks, world_size=4, save_bytes=save_bytes, restart=restart)
 
 
 def held(node: int, *ranks: int, step: int) -> n.NodeHeld:
@@ -24,12 +24,12 @@ def held(node: int, *ranks: int, step: int) -> n.NodeHeld:
     )
 
 
-def test_the_world_is_formed_when_every_rank_of_one_incarnation_is_there() -> None:
+def test_the_world_is_formed_when_every_rank_that_began_together_is_there() -> None:
     gather = Gather(node_count=2)
     assert gather.formed(0, formed(0, 1)) is None
     assert gather.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=0)
-    assert gather.formed(0, formed(0, 1, incarnation="1")) is None
-    whole = gather.formed(1, formed(2, 3, incarnation="1", save_bytes=9), restart=1)
+    assert gather.formed(0, formed(0, 1, restart=1)) is None
+    whole = gather.formed(1, formed(2, 3, restart=1, save_bytes=9))
     assert whole == i.FormWorld(world_size=4, save_bytes=9, restart=1)
 
 
@@ -172,3 +172,17 @@ def test_a_world_whose_ranks_begin_again_is_whole_once_all_of_them_have_attached
     assert not gather.whole
     assert gather.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=0)
     assert gather.whole
+
+
+def test_a_node_whose_ranks_are_those_from_before_a_restart_makes_no_world_whole() -> None:
+    """torchrun counts restarts on the node alone where a worker failed."""
+    gather = Gather(node_count=2)
+    gather.formed(0, formed(0, 1))
+    gather.formed(1, formed(2, 3))
+    gather.starting(1)
+    assert gather.formed(1, formed(2, 3, restart=1)) is None
+    assert (gather.whole, gather.not_formed) == (False, (0,))
+    gather.starting(0)
+    whole = gather.formed(0, formed(0, 1, restart=1))
+    assert whole == i.FormWorld(world_size=4, save_bytes=0, restart=1)
+    assert (gather.whole, gather.not_formed) == (True, ())

@@ -25,12 +25,14 @@ class OneNode:
         self._sends: dict[int, Send] = {}
         self.ranks = LocalRanks(node=1, node_count=2, report=self.reports.append)
 
-    def attach(self, rank: int | None, *, incarnation: str = "0", **given: int | None) -> int:
+    def attach(
+        self, rank: int | None, *, incarnation: str = "0", restart: int = 0, **given: int | None
+    ) -> int:
         told: list[m.ToRank] = []
         send: Send = told.append
         sizes: dict[str, int | None] = {"world_size": 4, "local_world_size": 2, **given}
         attach = m.Attach(rank=rank, pid=1, incarnation=incarnation, **sizes)
-        taken = self.ranks.attach(attach, send)
+        taken = self.ranks.attach(attach, send, restart=restart)
         self.told[taken], self._sends[taken] = told, send
         self.ranks.attached(taken)
         return taken
@@ -71,12 +73,10 @@ def test_the_node_is_formed_once_its_last_rank_has_attached(node: OneNode) -> No
     node.say(3, m.SizeDeclared(save_bytes=7))
     assert node.new_reports() == []
     node.attach(2)
-    assert node.new_reports() == [
-        n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=0, incarnation="0")
-    ]
+    assert node.new_reports() == [n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=0, restart=0)]
     node.say(2, m.SizeDeclared(save_bytes=5))
     assert node.new_reports() == [
-        n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=12, incarnation="0")
+        n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=12, restart=0)
     ]
 
 
@@ -86,15 +86,13 @@ def test_new_sizes_are_reported_once_every_rank_has_said_its_own(formed: OneNode
         assert formed.new_reports() == []
         formed.say(3, m.SizeDeclared(save_bytes=size))
         assert formed.new_reports() == [
-            n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=2 * size, incarnation="0")
+            n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=2 * size, restart=0)
         ]
 
 
 def test_a_plain_process_without_a_launcher_is_the_rank_of_its_node(node: OneNode) -> None:
     assert node.attach(None, world_size=None, local_world_size=None) == 1
-    assert node.new_reports() == [
-        n.NodeFormed(ranks=(1,), world_size=2, save_bytes=0, incarnation="0")
-    ]
+    assert node.new_reports() == [n.NodeFormed(ranks=(1,), world_size=2, save_bytes=0, restart=0)]
 
 
 @pytest.mark.parametrize(
@@ -219,13 +217,13 @@ def test_ranks_started_again_form_a_new_world_and_what_they_had_begun_is_lost(
 ) -> None:
     formed.say(2, m.SaveBegan(generation_id="g", step=4))
     formed.reports.clear()
-    formed.attach(2, incarnation="1")
+    formed.attach(2, incarnation="1", restart=1)
     assert formed.new_reports() == [
         n.NodeSaveFailed(generation_id="g", reason="the ranks were restarted")
     ]
-    formed.attach(3, incarnation="1")
+    formed.attach(3, incarnation="1", restart=1)
     assert formed.new_reports() == [
-        n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=0, incarnation="1")
+        n.NodeFormed(ranks=(2, 3), world_size=4, save_bytes=0, restart=1)
     ]
 
 

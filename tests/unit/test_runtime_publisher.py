@@ -9,6 +9,7 @@ import pytest
 
 from drainfsm.core.manifest import Entry
 from drainfsm.core.orders import CheckpointSettings
+from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import generation_id
 from drainfsm.errors import SaveFailedError
 from drainfsm.runtime.clock import Clock
@@ -90,3 +91,31 @@ def test_ranks_that_went_back_behind_a_damaged_generation_may_save_again(attempt
     attempt.publisher.begin_again()
     attempt.commit(7, saver="p1")
     assert attempt.steps == [4, 9, 7]
+
+
+def requeue(attempt: Attempt, **refused: set[str]) -> RequeueRecord:
+    record = RequeueRecord(
+        job_id="job",
+        epoch=2,
+        cause="test",
+        generation_id="as the log knows",
+        manifest_digest="",
+        step=4,
+        world_size=1,
+        capacity=Capacity(node_count=1),
+        recorded_unix_ms=1,
+    )
+    return attempt.publisher.record_requeue(record, **refused)
+
+
+def test_the_requeue_record_names_a_commit_that_the_log_does_not_know_yet(attempt: Attempt) -> None:
+    attempt.commit(9)
+    assert requeue(attempt).step == 9
+
+
+def test_the_requeue_record_does_not_name_what_the_ranks_found_damaged(attempt: Attempt) -> None:
+    """They went back behind it, and the job leaves on that."""
+    attempt.commit(9)
+    attempt.publisher.begin_again()
+    damaged = generation_id(epoch=2, step=9, saver="p")
+    assert requeue(attempt, refused={damaged}).generation_id == "as the log knows"

@@ -138,7 +138,7 @@ class SimulatedNode(Node):
         """When ranks may be killed, in true time, by who said so."""
 
         timeline = agent.attempt.universe.timeline
-        door = SimulatedDoor(self._ranks, self, self._start.welcome, agent.process, timeline)
+        door = SimulatedDoor(self._ranks, self, self._start, agent.process, timeline)
         self._agent = agent
         agent.call = self._notices.call
         self.job = agent.job = SimulatedJob(door, timeline, agent.attempt.spawner(agent))

@@ -152,11 +152,12 @@ _on_rank("rank_unkillable", _stick)
 
 @_fault
 def ranks_restarted(cluster: Cluster, agent: SimulatedAgent, event: Happening) -> bool:
-    """The launcher starts all ranks again, as torchrun does after a failure."""
-    jobs = [agent.job for agent in agent.attempt.agents if agent.job is not None]
+    """The launcher starts all ranks again, as torchrun does after a failure: it counts that on the
+    node of the failure alone."""
+    agents = [one for one in agent.attempt.agents if one.job is not None]
     name = f"incarnation-{cluster.universe.timeline.now_us}"
-    restarted = [job.restart(name) for job in jobs]
-    return len(jobs) == len(agent.attempt.agents) and all(restarted)
+    restarted = [one.job.restart(name, counted=one is agent) for one in agents if one.job]
+    return len(agents) == len(agent.attempt.agents) and all(restarted)
 
 
 @_fault

@@ -9,7 +9,8 @@ from drainfsm.runtime import messages as m
 from drainfsm.runtime.exitcodes import told
 from drainfsm.runtime.job import KILL_S_MAX, LEFTOVER_S, Job
 from drainfsm.runtime.local_ranks import LocalRanks, Send
-from drainfsm.runtime.rank_server import RankEnds, Welcoming
+from drainfsm.runtime.rank_server import RankEnds
+from drainfsm.runtime.starts import LocalStart
 from drainfsm.testing.simulator.process import Process
 from drainfsm.testing.simulator.rank import Rank
 from drainfsm.testing.simulator.timeline import US_PER_MS, Timeline
@@ -34,17 +35,17 @@ class SimulatedDoor:
         self,
         ranks: LocalRanks,
         ends: RankEnds,
-        welcome: Welcoming,
+        start: LocalStart,
         process: Process,
         timeline: Timeline,
     ) -> None:
         self.message_count = 0
         self._ranks = ranks
         self._ends = ends
-        self._welcome = welcome
+        self._start = start
         self._process = process
         self._timeline = timeline
-        self._sends: dict[Rank, tuple[int, Send]] = {}
+        self._sends: dict[Rank, tuple[int, Send, str]] = {}
         self._attaching: set[asyncio.Task[None]] = set()
 
     def attach(self, rank: Rank, attach: m.Attach) -> None:
@@ -74,26 +75,28 @@ class SimulatedDoor:
             self.message_count += 1
             self._timeline.after(IPC_US, rank.on_order, message)
 
-        welcome = await self._welcome(attach)
+        start = await self._start.told(attach)
+        if not rank.alive:
+            return
         try:
-            number = self._ranks.attach(attach, send)
+            number = self._ranks.attach(attach, send, restart=start.restart)
         except ValueError as error:
             send(m.Refused(reason=str(error)))
             return
-        self._sends[rank] = (number, send)
+        self._sends[rank] = (number, send, attach.incarnation)
         self._ends.rank_began(number, attach.incarnation)
-        send(welcome(number, self._ranks.world_size))
+        send(self._start.attached(start, rank=number, world_size=self._ranks.world_size))
         self._ranks.attached(number)
 
     def _on_message(self, rank: Rank, message: m.FromRank) -> None:
         if rank in self._sends:
-            number, send = self._sends[rank]
+            number, send, _ = self._sends[rank]
             self._ranks.on_message(number, send, message)
 
     def _on_end(self, rank: Rank, exit_code: int) -> None:
         if rank in self._sends:
-            number, send = self._sends[rank]
-            self._ends.rank_ended(number, rank.around.incarnation, exit_code)
+            number, send, incarnation = self._sends[rank]
+            self._ends.rank_ended(number, incarnation, exit_code)
             self._ranks.gone(number, send, how=told(exit_code))
 
 
@@ -114,6 +117,7 @@ class SimulatedJob(Job):
         self._over = asyncio.Event()
         self._failing = False
         self._restarting = False
+        self._count = 0
         self._process = asyncio.get_running_loop()
         door.on_end = self._rank_ended
 
@@ -134,18 +138,21 @@ class SimulatedJob(Job):
                     world_size=rank.around.world.world_size,
                     local_world_size=len(started),
                     pid=rank.number + 1,
-                    incarnation=incarnation,
+                    incarnation=str(self._count),
                 ),
             )
 
-    def restart(self, incarnation: str) -> bool:
-        """The launcher ends its ranks and starts them again, as after a failed one elsewhere."""
+    def restart(self, incarnation: str, *, counted: bool) -> bool:
+        """The launcher ends its ranks and starts them again. ``counted``: so it tells them, since
+        it was one of them that failed, and none elsewhere."""
         if self._code is not None or not self.ranks:
             return False
         self._restarting = True
+        self._count += counted
+        delay_ms = 2 * START_MS if counted else 3 * START_MS
         for rank in self.living():
             rank.kill()
-        self._timeline.after(2 * START_MS * US_PER_MS, self._start_ranks, incarnation)
+        self._timeline.after(delay_ms * US_PER_MS, self._start_ranks, incarnation)
         return True
 
     def living(self) -> list[Rank]:
