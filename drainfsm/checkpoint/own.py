@@ -231,8 +231,7 @@ class OwnCheckpoint:
             said = self._save_files(directory, step)
             if said is None and self._shared:
                 raise SaveFailedError(
-                    "save() returned no names: in a shared directory each rank says which files "
-                    "it answers for"
+                    "save() returned no names: in a shared directory each rank says which are its"
                 )
             names = found_files(directory, said)
             size = sum((directory / name).stat().st_size for name in names)
