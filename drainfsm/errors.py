@@ -8,6 +8,7 @@ DrainfsmError
 ├── LogError
 │   ├── JournalCorruptError   bytes before the tail of a journal fail their checksum
 │   ├── JournalLockedError    another process writes the journal
+│   ├── JournalUnusableError  the journal cannot be opened: rights, a full disk, a wrong path
 │   ├── RecordUnreadableError bytes in a log are no record of a schema version known here
 │   ├── StaleWriterError      somebody else appended to the subject
 │   └── BrokerError           the NATS server cannot be used: away, no JetStream, wrong stream
@@ -81,6 +82,10 @@ class JournalCorruptError(LogError):
 
 class JournalLockedError(LogError):
     """Another process has the journal open for writing."""
+
+
+class JournalUnusableError(LogError):
+    """The journal cannot be created or opened; the message says why and what to do."""
 
 
 class RecordUnreadableError(LogError):

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,8 +18,10 @@ import msgspec
 from drainfsm.core.codec import decode, decode_lines, encode
 from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import (
+    ConfigError,
     JournalCorruptError,
     JournalLockedError,
+    JournalUnusableError,
     RecordUnreadableError,
     StaleWriterError,
 )
@@ -40,6 +43,24 @@ def journals(state_dir: Path, job_id: str) -> dict[int, Path]:
             if match := _NAME.fullmatch(path.name):
                 found[int(match[1])] = path
     return dict(sorted(found.items()))
+
+
+def prepare_directory(state_dir: Path, *, job_id: str) -> None:
+    """Make the directory of the job's journals, and find out whether they can be written there.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    directory = journal_path(state_dir, job_id=job_id, epoch=0).parent
+    try:
+        _make_directory(directory)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"state_dir {state_dir}: cannot write in {directory}: {error.strerror or error}; "
+            "give --state-dir a directory that can be created and written"
+        ) from error
 
 
 def read_journal(path: Path) -> Iterator[Record]:
@@ -83,9 +104,11 @@ class Journal:
             JournalLockedError: another process has it open.
             JournalCorruptError: damage before the tail, or the journal of another attempt.
             RecordUnreadableError: it holds a record of a newer version.
+            JournalUnusableError: it cannot be created, read or written.
         """
-        _make_directory(path.parent)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with _opening(path):
+            _make_directory(path.parent)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         journal = cls(path, fd, job_id=job_id, epoch=epoch)
         try:
             try:
@@ -94,9 +117,9 @@ class Journal:
                 raise JournalLockedError(
                     f"{path} is written by another process: stop that one first"
                 ) from None
-            with _naming(path):
+            with _naming(path), _opening(path):
                 journal._recover()
-            _sync_directory(path.parent)
+                _sync_directory(path.parent)
         except BaseException:
             os.close(fd)
             raise
@@ -215,6 +238,17 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except (JournalCorruptError, RecordUnreadableError) as error:
         raise type(error)(f"{path}: {error}") from error
+
+
+@contextlib.contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise JournalUnusableError(
+            f"cannot open the journal {path}: {error.strerror or error}; make it writable, or give "
+            "--state-dir another directory"
+        ) from error
 
 
 def _make_directory(directory: Path) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from drainfsm.core.inputs import StartAttempt
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.requeue import RequeueRecord
-from drainfsm.log.journal import Journal, journal_path
+from drainfsm.log.journal import Journal, journal_path, prepare_directory
 from drainfsm.runtime import evidence
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -57,6 +57,10 @@ class Premises:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
 
+    def prepare(self) -> None:
+        """Raises: ConfigError: the attempt could not keep its journal."""
+        prepare_directory(self._config.state_dir, job_id=self._config.job)
+
     def open_store(self) -> ObjectStore:
         return open_store(self._config.store)
 
@@ -95,6 +99,7 @@ def claim_attempt(
     """Blocks on the store. From here on earlier attempts are fenced.
 
     Raises:
+        ConfigError: the state directory cannot be used; nothing was claimed.
         StoreUnreachableError: the store does not answer.
         CommitLogError: the commit log is damaged, or of another job.
         RestoreRefusedError: the requeue record names a generation that no commit names.
@@ -102,6 +107,7 @@ def claim_attempt(
     """
     attempt_id, saving = new_attempt_id(os.environ), config.checkpoint
     premises = Premises(config) if premises is None else premises
+    premises.prepare()
     store = premises.open_store()
     log = CommitLog(store, job_id=config.job, pause=premises.pause)
     claimed = log.claim(attempt_id=attempt_id, now_unix_ms=clock.now_unix_ms())

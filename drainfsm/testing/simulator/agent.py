@@ -192,6 +192,9 @@ class SimulatedPremises(Premises):
         self._agent = agent
         self._store = store
 
+    def prepare(self) -> None:
+        """The disk is there."""
+
     def open_store(self) -> ObjectStore:
         return cast(ObjectStore, self._store)
 
