@@ -14,13 +14,14 @@ import msgspec
 from drainfsm.core.inputs import StartAttempt
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.requeue import RequeueRecord
-from drainfsm.log.journal import Journal, journal_path, prepare_directory
+from drainfsm.errors import ConfigError
+from drainfsm.log.journal import Journal, journal_path, journals, prepare_directory
 from drainfsm.runtime import evidence
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.publisher import Publisher
 from drainfsm.runtime.requeueing import needed
-from drainfsm.store import Claimed, CommitLog, ObjectStore, open_store
+from drainfsm.store import Claimed, CommitLog, Head, ObjectStore, open_store
 from drainfsm.store.requeues import read_requeue, restore_for
 
 
@@ -70,6 +71,10 @@ class Premises:
     def lock(self) -> AbstractContextManager[object]:
         return threading.Lock()
 
+    def journal_epochs(self) -> tuple[int, ...]:
+        """Of the job's attempts that have left a journal here, oldest first."""
+        return tuple(journals(self._config.state_dir, self._config.job))
+
     def evidence(self, *, before_epoch: int) -> evidence.Evidence:
         config = self._config
         return evidence.collect(config.state_dir, job_id=config.job, before_epoch=before_epoch)
@@ -99,7 +104,8 @@ def claim_attempt(
     """Blocks on the store. From here on earlier attempts are fenced.
 
     Raises:
-        ConfigError: the state directory cannot be used; nothing was claimed.
+        ConfigError: the state directory cannot be used, or knows of attempts that the store does
+            not; nothing was claimed.
         StoreUnreachableError: the store does not answer.
         CommitLogError: the commit log is damaged, or of another job.
         RestoreRefusedError: the requeue record names a generation that no commit names.
@@ -107,10 +113,7 @@ def claim_attempt(
     """
     attempt_id, saving = new_attempt_id(os.environ), config.checkpoint
     premises = Premises(config) if premises is None else premises
-    premises.prepare()
-    store = premises.open_store()
-    log = CommitLog(store, job_id=config.job, pause=premises.pause)
-    claimed = log.claim(attempt_id=attempt_id, now_unix_ms=clock.now_unix_ms())
+    store, log, claimed = _claim(config, premises, attempt_id, now_unix_ms=clock.now_unix_ms())
     epoch, before = claimed.epoch, claimed.epoch - 1
     lost = before > 0 and read_requeue(store, epoch=before) is None
     restore = restore_for(
@@ -142,6 +145,38 @@ def claim_attempt(
             clock=clock,
             lock=premises.lock(),
         ),
+    )
+
+
+def _claim(
+    config: RunConfig, premises: Premises, attempt_id: str, *, now_unix_ms: int
+) -> tuple[ObjectStore, CommitLog, Claimed]:
+    """Everything that can be wrong on this machine is looked for before: a claim fences."""
+    premises.prepare()
+    store = premises.open_store()
+    log = CommitLog(store, job_id=config.job, pause=premises.pause)
+
+    def admit(head: Head) -> None:
+        _check_known(premises.journal_epochs(), head, job=config.job, url=store.url)
+
+    return store, log, log.claim(attempt_id=attempt_id, now_unix_ms=now_unix_ms, admit=admit)
+
+
+def _check_known(epochs: tuple[int, ...], head: Head, *, job: str, url: str) -> None:
+    """A claim stands before its journal: journals of later attempts mean that this is another
+    store, or that it has lost some.
+
+    Raises: ConfigError.
+    """
+    newest = max(epochs, default=0)
+    if newest <= head.epoch:
+        return
+    attempts = f"attempt {newest}" if len(epochs) == 1 else f"attempts {epochs[0]} to {newest}"
+    known = f"only attempts up to {head.epoch}" if head.epoch else "none"
+    raise ConfigError(
+        f"this machine has journals of {attempts} of job {job}, the store {url} has {known}: is it "
+        "the right one, and mounted? If the job is really to start afresh, use another --job or "
+        "another --state-dir"
     )
 
 

@@ -89,8 +89,15 @@ class CommitLog:
         commit = cast(Commit, self._read(newest_commit)) if newest_commit else None
         return Head(slot=count, epoch=last.epoch if last else 0, commit=commit, last=last)
 
-    def claim(self, *, attempt_id: str, now_unix_ms: int) -> Claimed:
-        """Take the job: from here on older epochs are fenced.
+    def claim(
+        self,
+        *,
+        attempt_id: str,
+        now_unix_ms: int,
+        admit: Callable[[Head], None] = lambda head: None,
+    ) -> Claimed:
+        """Take the job: from here on older epochs are fenced. ``admit`` sees the log as it is
+        before, and raises where nothing may be claimed behind it.
 
         Raises:
             CommitLogError: the log is damaged, of another job, or too many rivals claim.
@@ -100,6 +107,7 @@ class CommitLog:
             head = self.head()
             if isinstance(head.last, Claim) and head.last.attempt_id == attempt_id:
                 return self._claimed_before(head)  # an earlier call got no answer, but took effect
+            admit(head)
             epoch, slot = head.epoch + 1, head.slot + 1
             claim = Claim(
                 job_id=self.job_id, epoch=epoch, attempt_id=attempt_id, claimed_unix_ms=now_unix_ms

@@ -54,3 +54,39 @@ def test_a_journal_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(JournalUnusableError, match=f"cannot open the journal {path}: Is a dir"):
         Journal.open(path, job_id="job", epoch=1)
+
+
+def test_a_store_that_knows_none_of_the_attempts_here_is_not_started_in(tmp_path: Path) -> None:
+    state_dir = tmp_path / "state"
+    for _ in range(2):
+        attempt = claimed(tmp_path / "store", state_dir)
+    with pytest.raises(ConfigError, match=r"attempts 1 to 2 of job job, the store .* has none: is"):
+        claimed(tmp_path / "not-mounted", state_dir)
+    assert epoch_of(tmp_path / "not-mounted") == 0
+    assert [path.name for path in sorted(attempt.journal.path.parent.iterdir())] == [
+        "000001.journal",
+        "000002.journal",
+    ]
+    assert claimed(tmp_path / "store", state_dir).epoch == 3
+    assert claimed(tmp_path / "not-mounted", tmp_path / "afresh").epoch == 1
+
+
+def test_a_store_that_is_behind_the_journals_here_is_not_started_in(tmp_path: Path) -> None:
+    claimed(tmp_path / "older", tmp_path / "elsewhere")
+    for _ in range(2):
+        claimed(tmp_path / "store", tmp_path / "state")
+    with pytest.raises(ConfigError, match="only attempts up to 1: is it the right one"):
+        claimed(tmp_path / "older", tmp_path / "state")
+    assert epoch_of(tmp_path / "older") == 1
+
+
+def test_a_machine_that_is_behind_the_store_may_run_the_job(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    claimed(store, tmp_path / "here")
+    claimed(store, tmp_path / "elsewhere")
+    assert claimed(store, tmp_path / "here").epoch == 3
+
+
+def test_of_another_job_the_journals_say_nothing(tmp_path: Path) -> None:
+    claimed(tmp_path / "store", tmp_path / "state")
+    assert claimed(tmp_path / "other-store", tmp_path / "state", job="other").epoch == 1

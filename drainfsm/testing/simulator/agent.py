@@ -204,6 +204,9 @@ class SimulatedPremises(Premises):
     def lock(self) -> AbstractContextManager[object]:
         return FiberLock(self._agent.attempt.universe.fibers)
 
+    def journal_epochs(self) -> tuple[int, ...]:
+        return tuple(sorted(self._agent.machine.disk.files))
+
     def evidence(self, *, before_epoch: int) -> evidence.Evidence:
         disk, job = self._agent.machine.disk, self._config.job
         earlier = {epoch: disk.records(epoch) for epoch in disk.files if epoch < before_epoch}
