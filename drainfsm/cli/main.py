@@ -44,7 +44,8 @@ exit codes:
   0    done
   1    failed; the message on stderr says why
   2    wrong option, variable, key or notice: nothing was done
-  75   `drainfsm run`: the job drained and wants to be started again (EX_TEMPFAIL)
+  75   `drainfsm run`: the job drained and wants to be started again, or the store did not answer at
+       its start (EX_TEMPFAIL)
   76   `drainfsm run`: a newer attempt has taken the job over; do not start it again
   any other of `drainfsm run` is the job's own
 """

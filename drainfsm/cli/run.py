@@ -15,7 +15,8 @@ USAGE = """run --job NAME --store URL_OR_PATH [--nats URL]
                     [--source NAME …] [--grace SECONDS] [options] -- CMD…"""
 
 EPILOG = """\
-Exits with the job's own code, or 75 when the job drained and wants to be started again."""
+Exits with the job's own code, or 75 when the job drained and wants to be started again, or when the
+store did not answer at its start."""
 
 
 def parser() -> Parser:

@@ -42,6 +42,7 @@ async def run_agent(config: RunConfig) -> int:
 
     Raises:
         ConfigError: something cannot work as configured.
+        StoreUnreachableError: the store did not answer, and nothing was started.
         StoreError, CheckpointError: the attempt could not be claimed, or not be restored.
         AuthenticationError, NodeRankTakenError, CoordinatorLostError: this node was not let in.
     """

@@ -7,7 +7,8 @@ import os
 import sys
 from typing import NoReturn
 
-from drainfsm.errors import ConfigError, DrainfsmError
+from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.errors import ConfigError, DrainfsmError, StoreUnreachableError
 from drainfsm.runtime.agent import run_agent, warn
 from drainfsm.runtime.config import RunConfig
 
@@ -26,6 +27,9 @@ def run_process(config: RunConfig) -> NoReturn:
     except ConfigError as error:
         warn(str(error))
         exit_code = MISUSED
+    except StoreUnreachableError as error:
+        warn(f"{error}; nothing was started, exit code {EX_TEMPFAIL} asks for another try")
+        exit_code = EX_TEMPFAIL
     except DrainfsmError as error:
         warn(str(error))
         exit_code = FAILED

@@ -131,6 +131,31 @@ def test_a_command_that_is_not_there_fails_as_in_a_shell(
     assert "no-such-program" in done.stderr
 
 
+def test_a_store_that_is_away_at_the_start_asks_for_another_try(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "store").write_text("where a file system ought to be mounted")
+    ran = ["run", "--", sys.executable, "-c", "print('trained')"]
+    done = _drainfsm(tmp_path, environment, *ran)
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "mounted" in done.stderr
+    assert "Traceback" not in done.stderr
+    (tmp_path / "store").unlink()
+    done = _drainfsm(tmp_path, environment, *ran)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+
+
+def test_a_state_directory_that_cannot_be_used_stops_the_job_before_it_is_claimed(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "state").touch()
+    done = _drainfsm(tmp_path, environment, "run", "--", "true")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"drainfsm: state_dir {tmp_path}/state: cannot write in")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_typo_stops_the_job_before_anything_is_claimed(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
