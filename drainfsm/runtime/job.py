@@ -31,7 +31,9 @@ TORCHRUN = {
     "PET_SIGNALS_TO_HANDLE": "SIGHUP",
 }
 TORCHRUN_DEFAULTS = {
-    # A worker fails: the others ignore its SIGTERM, so waiting 30 s for them would be in vain.
+    # How long torchrun's agent waits for its workers at its own end: they ignore its SIGTERM, so
+    # waiting longer would be in vain. Once a worker has failed it does not count: there
+    # torch 2.13 (elastic/agent/server/local_elastic_agent.py, _stop_workers) always waits 30 s.
     "PET_SHUTDOWN_TIMEOUT": "5",
 }
 
