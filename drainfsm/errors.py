@@ -17,6 +17,7 @@ DrainfsmError
 │   ├── SlotTakenError        a put-if-absent found the object there already
 │   ├── StoreUnreachableError the store does not answer, or refuses access
 │   ├── CommitLogError        the commit log is not readable as one total order
+│   │   └── OtherJobsStoreError it is the one of another job
 │   └── FencedError           a newer epoch has claimed the job: stop, for ever
 ├── CheckpointError
 │   ├── ManifestMismatchError a generation is not what its manifest or record says
@@ -125,6 +126,10 @@ class StoreUnreachableError(StoreError):
 
 class CommitLogError(StoreError):
     """The commit log cannot be read as one total order: a slot is missing or garbled."""
+
+
+class OtherJobsStoreError(CommitLogError):
+    """The commit log is the one of another job: a job has a store of its own."""
 
 
 class FencedError(StoreError):

@@ -6,9 +6,10 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +19,13 @@ from drainfsm.cli.stores import store_of
 from drainfsm.core.events import CheckpointDrilled
 from drainfsm.core.manifest import Commit, Manifest
 from drainfsm.core.orders import RestoreTarget
-from drainfsm.errors import GenerationPrunedError, ManifestMismatchError, RestoreRefusedError
+from drainfsm.errors import (
+    ConfigError,
+    GenerationPrunedError,
+    ManifestMismatchError,
+    OtherJobsStoreError,
+    RestoreRefusedError,
+)
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.store import CommitLog, ObjectStore
@@ -34,7 +41,8 @@ USAGE = """drill restore --store URL_OR_PATH --job NAME [--generation ID] [--che
 EPILOG = """\
 restore: read a committed generation (the newest) back as a fresh worker would: the manifest, every
 byte against its checksum, and, where torch is installed, every tensor and object. The job is not
-touched, and may run. The outcome is recorded in the store under drills/; exit code 1 if it failed.
+touched, and may run. The outcome is recorded in the store under drills/; exit code 1 if it failed,
+2 if there was nothing to drill (another job's store, an unknown generation) or to drill it with.
 
 With a command: that of the job, all ranks on this machine. It is started as `drainfsm run` starts
 it, told to restore that generation with every byte checked, and ended once all ranks have, before
@@ -66,46 +74,65 @@ def main(argv: Sequence[str]) -> int:
         at = options.index("--")
         options, command = options[:at], options[at + 1 :]
     arguments = parser().parse(options)
+    if command and arguments.checksums_only:
+        raise ConfigError("--checksums-only: a command loads; leave out one of the two")
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
     job, store = settings.job, store_of(settings)
     commit = _committed(store, job_id=job, generation_id=arguments.generation)
     began = time.monotonic()
-    verification, outcome, detail = CHECKSUMS, VERIFIED, ""
-    try:
-        if command:
-            config = settings.run_config(command)
-            verification, outcome, detail = rehearse(
-                store, commit, config, timeout_s=arguments.timeout
-            )
-        else:
-            verification, detail = drill(store, commit, loads=not arguments.checksums_only)
-    except GenerationPrunedError:
-        raise
-    except (ManifestMismatchError, RestoreRefusedError) as error:
-        outcome, detail = FAILED, str(error)
+    if command:
+        config = settings.run_config(command)
+        drilled = _tried(lambda: rehearse(store, commit, config, timeout_s=arguments.timeout))
+    else:
+        drilled = drill(store, commit, loads=not arguments.checksums_only)
     event = CheckpointDrilled(
         generation_id=commit.generation_id,
         manifest_digest=commit.manifest_digest,
         step=commit.step,
-        verification=verification,
+        verification=drilled.verification,
         drill_ms=round((time.monotonic() - began) * 1_000),
-        outcome=outcome,
-        detail=detail,
+        outcome=drilled.outcome,
+        detail=drilled.detail,
     )
     name = record_drill(store, event, job_id=job, now_unix_ms=Clock().now_unix_ms())
     _tell(event, commit, name, as_json=arguments.json)
-    return 0 if outcome == VERIFIED else 1
+    return 0 if event.outcome == VERIFIED else 1
 
 
-def drill(store: ObjectStore, commit: Commit, *, loads: bool) -> tuple[str, str]:
-    """How far it was verified, and what there is to say about it.
+class Drilled(NamedTuple):
+    verification: str
+    """How far it was verified, or the check that it did not pass."""
 
-    Raises:
-        ManifestMismatchError, RestoreRefusedError: a restart could not use it.
-    """
-    manifest = read_manifest(
-        store, generation_id=commit.generation_id, digest=commit.manifest_digest
-    )
+    detail: str
+    outcome: str = VERIFIED
+
+
+def drill(store: ObjectStore, commit: Commit, *, loads: bool) -> Drilled:
+    """Raises: GenerationPrunedError."""
+    checked = _tried(lambda: _check(store, commit))
+    if checked.outcome == FAILED:
+        return checked
+    if not loads:
+        return Drilled(CHECKSUMS, "not loaded: --checksums-only")
+    return _tried(lambda: _load(store, _manifest(store, commit)), verification=LOADED)
+
+
+def _tried(what: Callable[[], Drilled], *, verification: str = CHECKSUMS) -> Drilled:
+    """A generation that a restart could not use is an outcome."""
+    try:
+        return what()
+    except GenerationPrunedError:
+        raise
+    except (ManifestMismatchError, RestoreRefusedError) as error:
+        return Drilled(verification, str(error), FAILED)
+
+
+def _manifest(store: ObjectStore, commit: Commit) -> Manifest:
+    return read_manifest(store, generation_id=commit.generation_id, digest=commit.manifest_digest)
+
+
+def _check(store: ObjectStore, commit: Commit) -> Drilled:
+    manifest = _manifest(store, commit)
     for what, there, here in (
         ("job", manifest.job_id, commit.job_id),
         ("step", manifest.step, commit.step),
@@ -114,18 +141,19 @@ def drill(store: ObjectStore, commit: Commit, *, loads: bool) -> tuple[str, str]
         if there != here:
             raise ManifestMismatchError(f"the manifest says {what} {there}, not {here}")
     verify_generation(store, manifest, checksums=True)
-    return _load(store, manifest) if loads else (CHECKSUMS, "not loaded: --checksums-only")
+    return Drilled(CHECKSUMS, "")
 
 
-def rehearse(
-    store: ObjectStore, commit: Commit, config: RunConfig, *, timeout_s: float
-) -> tuple[str, str, str]:
-    """The same by the job's own command, and the outcome."""
+def rehearse(store: ObjectStore, commit: Commit, config: RunConfig, *, timeout_s: float) -> Drilled:
+    """The same by the job's own command.
+
+    Raises:
+        ConfigError: the command cannot be started.
+        ManifestMismatchError: the manifest is damaged.
+    """
     from drainfsm.runtime.rehearsal import Rehearsal, Rehearsed
 
-    manifest = read_manifest(
-        store, generation_id=commit.generation_id, digest=commit.manifest_digest
-    )
+    manifest = _manifest(store, commit)
     target = RestoreTarget(
         generation_id=commit.generation_id,
         manifest_digest=commit.manifest_digest,
@@ -139,16 +167,16 @@ def rehearse(
         return await rehearsal.run(timeout_s=timeout_s)
 
     done = asyncio.run(run())
-    return RESTORED, VERIFIED if done.restored else FAILED, done.detail
+    return Drilled(RESTORED, done.detail, VERIFIED if done.restored else FAILED)
 
 
-def _load(store: ObjectStore, manifest: Manifest) -> tuple[str, str]:
+def _load(store: ObjectStore, manifest: Manifest) -> Drilled:
     if find_spec("torch") is None:
-        return CHECKSUMS, "not loaded: torch is not installed here"
+        return Drilled(CHECKSUMS, "not loaded: torch is not installed here")
     from drainfsm.checkpoint.drill import can_load, load_generation
 
     if not can_load(manifest):
-        return CHECKSUMS, f"not loaded: written by {manifest.saver}"
+        return Drilled(CHECKSUMS, f"not loaded: written by {manifest.saver}")
     loaded = load_generation(store, manifest)
     told = (
         f"{loaded.tensor_count} tensors of {loaded.tensor_bytes:,} bytes, "
@@ -156,19 +184,23 @@ def _load(store: ObjectStore, manifest: Manifest) -> tuple[str, str]:
     )
     if loaded.not_unpickled:
         told += f"; not unpickled, for want of the job's code: {', '.join(loaded.not_unpickled)}"
-    return LOADED, told
+    return Drilled(LOADED, told)
 
 
 def _committed(store: ObjectStore, *, job_id: str, generation_id: str | None) -> Commit:
+    """Raises: ConfigError: there is no such commit."""
     log = CommitLog(store, job_id=job_id)
+    try:
+        newest = log.head().commit
+    except OtherJobsStoreError as error:
+        raise ConfigError(f"--job {job_id}: {error}") from error
+    if newest is None:
+        raise ConfigError(f"--store {store.url}: job {job_id} has committed nothing")
     if generation_id is None:
-        commit = log.head().commit
-        if commit is None:
-            raise RestoreRefusedError(f"--store {store.url}: job {job_id} has committed nothing")
-        return commit
+        return newest
     found = log.find(generation_id)
     if found is None:
-        raise RestoreRefusedError(f"--generation {generation_id}: no commit names it")
+        raise ConfigError(f"--generation {generation_id}: no commit names it")
     return found[1]
 
 
@@ -176,9 +208,12 @@ def _tell(event: CheckpointDrilled, commit: Commit, name: str, *, as_json: bool)
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
         return
+    seconds = f"{event.drill_ms / 1_000:.3f} s"
+    verified = event.outcome == VERIFIED
     print(
         f"{event.outcome}: {event.generation_id} (step {event.step}), {commit.file_count} files, "
-        f"{commit.total_bytes:,} bytes, {event.verification} in {event.drill_ms / 1_000:.3f} s"
+        f"{commit.total_bytes:,} bytes, "
+        + (f"{event.verification} in {seconds}" if verified else f"after {seconds}")
     )
     print(f"  {event.detail}")
     print(f"  recorded as {name}")

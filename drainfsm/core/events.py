@@ -400,7 +400,8 @@ class CheckpointDrilled(Fact, frozen=True, kw_only=True):
     step: int
     verification: str
     """``checksums``: every byte was read and hashed; ``loaded``: and every tensor loaded;
-    ``restored``: and the job's own command restored it on all of its ranks."""
+    ``restored``: the job's own command restored it on all of its ranks, checking every byte. Of
+    a drill that failed: the check that was not passed."""
 
     drill_ms: int
     outcome: str

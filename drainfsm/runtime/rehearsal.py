@@ -11,11 +11,13 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from drainfsm.core.orders import RestoreTarget
+from drainfsm.errors import ConfigError
 from drainfsm.runtime import messages as m
 from drainfsm.runtime import node_messages as n
 from drainfsm.runtime.attach import EPOCH_VARIABLE, SOCKET_VARIABLE
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.job import Job, become_subreaper
+from drainfsm.runtime.launch import CANNOT_EXECUTE, NOT_FOUND
 from drainfsm.runtime.local_ranks import LocalRanks
 from drainfsm.runtime.rank_server import RankServer
 from drainfsm.runtime.starts import LocalStart
@@ -85,6 +87,8 @@ class Rehearsal:
     async def _watch(self, job: Job) -> None:
         await job.wait()
         await asyncio.sleep(LAST_WORDS_S)
+        if job.exit_code in (CANNOT_EXECUTE, NOT_FOUND) and self._ranks.expected_count is None:
+            self._fail(ConfigError(f"cannot start {self._config.command[0]!r}: nothing drilled"))
         self._set(Rehearsed(f"the command ended with {job.exit_code} and had not restored it"))
 
     def _on_report(self, message: n.FromNode) -> None:
@@ -104,6 +108,10 @@ class Rehearsal:
     def _set(self, outcome: Rehearsed) -> None:
         if not self._outcome.done():
             self._outcome.set_result(outcome)
+
+    def _fail(self, error: ConfigError) -> None:
+        if not self._outcome.done():
+            self._outcome.set_exception(error)
 
     def rank_began(self, rank: int, incarnation: str) -> None: ...
 

@@ -19,6 +19,7 @@ from drainfsm.errors import (
     CommitLogError,
     FencedError,
     ManifestMismatchError,
+    OtherJobsStoreError,
 )
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.settling import put_settled
@@ -246,7 +247,7 @@ class CommitLog:
             else:
                 break
         if slot.job_id != self.job_id:
-            raise CommitLogError(
+            raise OtherJobsStoreError(
                 f"the store at {self._store.url} belongs to job {slot.job_id!r}: "
                 f"give job {self.job_id!r} a store of its own"
             )

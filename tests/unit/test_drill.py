@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +98,10 @@ def test_a_flipped_bit_fails_the_drill_and_that_too_is_on_record(
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
     assert _drill() == 1
-    assert "failed: " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "failed: " in printed
+    assert " bytes, after " in printed
+    assert "checksums in" not in printed
     ((_, event),) = read_drills(open_store("store"), job_id=JOB)
     assert event.outcome == "failed"
     assert "it was changed" in event.detail
@@ -161,6 +166,19 @@ def test_an_object_that_needs_the_jobs_code_is_named_and_fails_nothing(
     assert "ranks/00000" in printed
 
 
+def test_what_cannot_be_loaded_fails_at_loading(
+    target: RestoreTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(store: object, manifest: object) -> None:
+        raise ManifestMismatchError("a tensor that is none")
+
+    monkeypatch.setattr(loading, "load_generation", damaged)
+    assert _drill() == 1
+    ((_, event),) = read_drills(open_store("store"), job_id=JOB)
+    assert (event.outcome, event.verification) == ("failed", "loaded")
+    assert event.detail == "a tensor that is none"
+
+
 def test_without_torch_only_checksums_are_verified_and_the_event_says_so(
     target: RestoreTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,10 +198,15 @@ def test_checksums_only(target: RestoreTarget, capsys: Output) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["restore", "--job", JOB, "--store", "store", "--generation", "x"], 1, "no commit names"),
-        (["restore", "--job", JOB, "--store", "empty"], 1, "has committed nothing"),
-        (["restore", "--job", "other", "--store", "store"], 1, "belongs to job"),
+        (["restore", "--job", JOB, "--store", "store", "--generation", "x"], 2, "no commit names"),
+        (["restore", "--job", JOB, "--store", "empty"], 2, "has committed nothing"),
+        (["restore", "--job", "other", "--store", "store"], 2, "belongs to job"),
         (["restore", "--job", JOB], 2, "--store is missing"),
+        (
+            ["restore", "--job", JOB, "--store", "store", "--checksums-only", "--", "true"],
+            2,
+            "leave out one of the two",
+        ),
         (["resotre"], 2, "invalid choice"),
     ],
 )
@@ -192,6 +215,19 @@ def test_what_cannot_be_drilled_is_said_and_recorded_nowhere(
 ) -> None:
     assert main(["drill", *argv]) == code
     assert message in capsys.readouterr().err
+    assert read_drills(open_store("store"), job_id=JOB) == []
+
+
+@pytest.mark.parametrize("command", ["no-such", "./store"])
+def test_a_command_that_cannot_be_started_says_nothing_of_the_checkpoint(
+    target: RestoreTarget, command: str
+) -> None:
+    of = ["drill", "restore", "--store", "store", "--job", JOB, "--", command]
+    done = subprocess.run(
+        [sys.executable, "-m", "drainfsm", *of], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"drainfsm: cannot start {command!r}" in done.stderr
     assert read_drills(open_store("store"), job_id=JOB) == []
 
 
