@@ -12,7 +12,7 @@ from drainfsm.core import inputs as i
 from drainfsm.core.effects import effects_of
 from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.notice import Notice
-from drainfsm.core.state import State
+from drainfsm.core.state import Phase, State
 from drainfsm.errors import DrainfsmError
 from drainfsm.runtime import node_messages as n
 from drainfsm.runtime import signals
@@ -210,11 +210,11 @@ class Coordinator:
             )
         try:
             state = await self._ledger.submit(given)
-        except DrainfsmError as error:
-            answer = n.NoticeAnswer(ask=message.ask, error=str(error), detail="")
+        except DrainfsmError as refused:
+            answer = n.NoticeAnswer(ask=message.ask, error=str(refused), detail="")
         else:
-            detail = self._standing(state)
-            answer = n.NoticeAnswer(ask=message.ask, error="", detail=detail)
+            error, detail = _unknown(given, state), self._standing(state)
+            answer = n.NoticeAnswer(ask=message.ask, error=error, detail=detail)
         self._nodes.tell(answer, (node,))
 
     async def _interpreted(self, notice: Notice) -> Notice | None:
@@ -246,8 +246,21 @@ class Coordinator:
         return self._gather.missing(state)
 
     def _standing(self, state: State) -> str:
-        """One line for whoever gave the notice."""
+        """One line for whoever gave the notice, or took it back."""
+        if state.phase is Phase.CANCELLED:
+            return f"drain {state.drain_id} was called off, and the job goes on"
         if not state.phase.active or state.deadline_unix_ms is None:
             return f"the job is {state.phase}: nothing follows from the notice"
         left_s = (state.deadline_unix_ms - self._clock.now_unix_ms()) / 1_000
         return f"drain {state.drain_id} is {state.phase}, {left_s:.1f} s to its deadline"
+
+
+def _unknown(given: i.AnyInput, state: State) -> str:
+    """What is wrong with taking back a notice that nobody gave."""
+    if not isinstance(given, i.WithdrawNotice):
+        return ""
+    identity = f"{given.source}/{given.native_id}"
+    if identity in state.notices:
+        return ""
+    known = ", ".join(sorted(state.notices)) or "none"
+    return f"there is no notice {identity} to take back; known: {known}"

@@ -49,6 +49,9 @@ class Notices:
         self._queued: list[n.FromNode] = []
         self._asks = 0
         self._answers: dict[int, asyncio.Future[n.NoticeAnswer]] = {}
+        self._withdrawals: set[int] = set()
+        """Asks that take a notice back."""
+
         self._limits: dict[int, int] = {}
         """By ask that is not answered yet: when this node ends the job on its own."""
 
@@ -89,6 +92,7 @@ class Notices:
         self, source: str, native_id: str, reason: str
     ) -> asyncio.Future[n.NoticeAnswer]:
         ask, answer = self._ask()
+        self._withdrawals.add(ask)
         self._send(n.NodeWithdrawal(ask=ask, source=source, native_id=native_id, reason=reason))
         return answer
 
@@ -121,7 +125,9 @@ class Notices:
     def on_answer(self, message: n.NoticeAnswer) -> None:
         """It is on record, or rejected: from here on the coordinator's deadlines count."""
         if message.error:
-            self._warn(f"a notice was rejected: {message.error}")
+            what = "withdrawal" if message.ask in self._withdrawals else "notice"
+            self._warn(f"a {what} was rejected: {message.error}")
+        self._withdrawals.discard(message.ask)
         self._limits.pop(message.ask, None)
         self._tell_limit()
         answer = self._answers.pop(message.ask, None)

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
 
 from drainfsm.core import events as e
+from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.errors import (
     AuthenticationError,
     ConfigError,
@@ -93,6 +94,51 @@ def test_an_agent_with_the_token_is_let_in_and_told_what_to_run_with(config: Run
             assert coordinator.has_joined(1)
             assert not coordinator.has_joined(2)
             link.close()
+
+    asyncio.run(story())
+
+
+def test_only_a_notice_that_was_given_is_taken_back(config: RunConfig) -> None:
+    answers: list[n.NoticeAnswer] = []
+    heard = asyncio.Event()
+
+    def told(message: Any) -> None:
+        if isinstance(message, n.NoticeAnswer):
+            answers.append(message)
+            heard.set()
+
+    async def said(coordinator: Coordinator, message: Any) -> n.NoticeAnswer:
+        heard.clear()
+        coordinator.on_node(0, message)
+        await asyncio.wait_for(heard.wait(), HEARD_S)
+        return answers[-1]
+
+    def withdrawal(native_id: str) -> n.NodeWithdrawal:
+        return n.NodeWithdrawal(ask=1, source="notify", native_id=native_id, reason="")
+
+    async def story() -> None:
+        async with coordinating(config) as coordinator:
+            coordinator.join(0, told)
+            answer = await said(coordinator, withdrawal("typo"))
+            assert answer.error == "there is no notice notify/typo to take back; known: none"
+            now_unix_ms = Clock().now_unix_ms()
+            notice = Notice(
+                source="notify",
+                native_id="given",
+                cause="test",
+                notice_class=NoticeClass.SOFT,
+                deadline_unix_ms=now_unix_ms + 3_600_000,
+                received_unix_ms=now_unix_ms,
+            )
+            assert not (await said(coordinator, n.NodeNotice(ask=2, notice=notice))).error
+            answer = await said(coordinator, withdrawal("typo"))
+            assert answer.error.endswith("notify/typo to take back; known: notify/given")
+            answer = await said(coordinator, withdrawal("given"))
+            assert (answer.error, answer.detail) == (
+                "",
+                "drain job/1/1 was called off, and the job goes on",
+            )
+            assert not (await said(coordinator, withdrawal("given"))).error
 
     asyncio.run(story())
 
