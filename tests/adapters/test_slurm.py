@@ -24,7 +24,11 @@ DATA = Path(__file__).parent / "data" / "slurm"
 SCRIPT = """#!/bin/bash
 cd "$(dirname "$0")"
 echo "$*" >> calls
-[ -e "signalled.$1" ] && { rm "signalled.$1"; kill -TERM $$; }
+if [ -e "signalled.$1" ]; then
+    rm "signalled.$1"
+    [ -e answers/later ] && mv answers/later answers/job
+    kill -TERM $$
+fi
 [ -e hangs ] && exec sleep 60
 for word; do [ "$before" = show ] && what=$word; before=$word; done
 [ "$1" = requeue ] && what=requeue
@@ -57,7 +61,8 @@ class Program:
         (self._directory / "hangs").touch()
 
     def signalled_once(self, command: str) -> None:
-        """Slurm's SIGTERM to every process of the job ends the next such command."""
+        """Slurm's SIGTERM to every process of the job ends the next such command. What ``later``
+        answers is said of the job from then on."""
         (self._directory / f"signalled.{command}").touch()
 
     @property
@@ -235,16 +240,11 @@ def test_a_question_that_a_signal_ended_is_asked_again(program: Program) -> None
 
 
 def test_a_requeue_that_ended_the_command_itself_was_obeyed(program: Program) -> None:
-    async def story() -> str:
-        leaving = asyncio.create_task(made(program).left(requeue=True, timeout_ms=20_000))
-        while "requeue 1" not in program.calls:
-            await asyncio.sleep(0.01)
-        program.answer("job", "running.txt", Restarts="1")
-        return await leaving
-
     program.answer("job", "running.txt")
+    program.answer("later", "running.txt", Restarts="1")
     program.signalled_once("requeue")
-    assert asyncio.run(story()) == "job 1 is requeued"
+    told = asyncio.run(made(program).left(requeue=True, timeout_ms=20_000))
+    assert told == "job 1 is requeued"
 
 
 def test_where_requeue_is_off_and_nothing_else_is_configured_it_says_so(program: Program) -> None:
