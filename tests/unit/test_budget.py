@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from drainfsm.core.budget import Allowances, Load, Sample, Stage, evaluate, save_budget_ms
+from drainfsm.core.budget import (
+    Allowances,
+    Budget,
+    Load,
+    Sample,
+    Stage,
+    evaluate,
+    save_budget_ms,
+)
 from drainfsm.core.deadline import quiesce_by_unix_ms
 
 NOW = 1_800_000_000_000
@@ -25,6 +35,26 @@ def _sample(durable_ms: int, **changed: int) -> Sample:
     return Sample(store=STORE, durable_ms=durable_ms, commit_ms=0, **fields)
 
 
+def _evaluate(
+    stage: Stage,
+    *,
+    remaining_ms: int = 60_000,
+    clock_skew_ms: int = 0,
+    allowances: Allowances = RESERVES,
+    samples: Sequence[Sample] = (),
+    load: Load = LOAD,
+) -> Budget:
+    return evaluate(
+        stage=stage,
+        now_unix_ms=NOW,
+        deadline_unix_ms=NOW + remaining_ms,
+        clock_skew_ms=clock_skew_ms,
+        allowances=allowances,
+        samples=samples,
+        load=load,
+    )
+
+
 def test_a_window_of_150_s_leaves_95_s_for_the_durable_write() -> None:
     assert save_budget_ms(window_ms=150_000, allowances=RESERVES) == 95_000
 
@@ -33,30 +63,14 @@ def test_a_window_of_150_s_leaves_95_s_for_the_durable_write() -> None:
     ("remaining_ms", "fits"), [(145_000, False), (151_000, False), (151_001, True)]
 )
 def test_remaining_145_s_against_20_101_15_15_is_a_skip(remaining_ms: int, fits: bool) -> None:
-    budget = evaluate(
-        stage=Stage.NOTICE,
-        now_unix_ms=NOW,
-        deadline_unix_ms=NOW + remaining_ms,
-        clock_skew_ms=0,
-        allowances=RESERVES,
-        samples=[_sample(101_000)],
-        load=LOAD,
-    )
+    budget = _evaluate(Stage.NOTICE, remaining_ms=remaining_ms, samples=[_sample(101_000)])
     assert budget.needed_ms == 151_000
     assert budget.remaining_ms == remaining_ms
     assert budget.fits is fits
 
 
 def test_the_clock_skew_comes_off_what_remains() -> None:
-    budget = evaluate(
-        stage=Stage.DURABLE,
-        now_unix_ms=NOW,
-        deadline_unix_ms=NOW + 20_000,
-        clock_skew_ms=5_000,
-        allowances=RESERVES,
-        samples=[],
-        load=LOAD,
-    )
+    budget = _evaluate(Stage.DURABLE, remaining_ms=20_000, clock_skew_ms=5_000)
     assert (budget.remaining_ms, budget.needed_ms, budget.fits) == (15_000, 15_000, False)
 
 
@@ -71,44 +85,22 @@ def test_only_saves_of_comparable_load_are_evidence() -> None:
         _sample(9_000, save_bytes=799_999),
     ]
     alike = [_sample(2_000), _sample(3_000, save_bytes=1_250_000)]
-    budget = evaluate(
-        stage=Stage.QUIESCED,
-        now_unix_ms=NOW,
-        deadline_unix_ms=NOW + 60_000,
-        clock_skew_ms=0,
-        allowances=RESERVES,
-        samples=others + alike,
-        load=LOAD,
-    )
+    budget = _evaluate(Stage.QUIESCED, samples=others + alike)
     assert budget.durable is not None
     assert budget.durable.sample_count == 2
 
 
 def test_without_a_save_the_estimate_is_bytes_over_bandwidth_plus_the_fixed_cost() -> None:
     allowances = Allowances(store_bytes_per_s=500_000, barrier_ms=700)
-    budget = evaluate(
-        stage=Stage.QUIESCED,
-        now_unix_ms=NOW,
-        deadline_unix_ms=NOW + 60_000,
-        clock_skew_ms=0,
-        allowances=allowances,
-        samples=[],
-        load=LOAD,
-    )
+    budget = _evaluate(Stage.QUIESCED, allowances=allowances)
     assert budget.durable is not None
     assert (budget.durable.value_ms, budget.durable.basis) == (2_700, "sizing")
 
 
 def test_with_few_samples_the_observed_maximum_counts_if_it_is_larger() -> None:
     samples = [_sample(1_000), _sample(4_000), _sample(4_100)]
-    budget = evaluate(
-        stage=Stage.QUIESCED,
-        now_unix_ms=NOW,
-        deadline_unix_ms=NOW + 60_000,
-        clock_skew_ms=0,
-        allowances=RESERVES,
-        samples=samples,
-        load=Load(world_size=8, save_bytes=900_000, store=STORE),
+    budget = _evaluate(
+        Stage.QUIESCED, samples=samples, load=Load(world_size=8, save_bytes=900_000, store=STORE)
     )
     assert budget.durable is not None
     assert (budget.durable.value_ms, budget.durable.basis) == (4_100, "observed_max")
@@ -116,15 +108,7 @@ def test_with_few_samples_the_observed_maximum_counts_if_it_is_larger() -> None:
 
 def test_with_299_samples_the_p99_is_a_distribution_free_bound() -> None:
     samples = [_sample(1_000 + n) for n in range(299)]
-    budget = evaluate(
-        stage=Stage.QUIESCED,
-        now_unix_ms=NOW,
-        deadline_unix_ms=NOW + 60_000,
-        clock_skew_ms=0,
-        allowances=RESERVES,
-        samples=samples,
-        load=LOAD,
-    )
+    budget = _evaluate(Stage.QUIESCED, samples=samples)
     assert budget.durable is not None
     assert (budget.durable.value_ms, budget.durable.basis) == (1_298, "quantile")
     assert budget.durable.sample_count == budget.durable.samples_needed == 299
@@ -132,14 +116,9 @@ def test_with_299_samples_the_p99_is_a_distribution_free_bound() -> None:
 
 def test_of_several_bandwidths_the_slowest_counts() -> None:
     """Neither save is of a comparable size: only what each says of the store is left."""
-    budget = evaluate(
-        stage=Stage.QUIESCED,
-        now_unix_ms=NOW,
-        deadline_unix_ms=NOW + 60_000,
-        clock_skew_ms=0,
-        allowances=RESERVES,
+    budget = _evaluate(
+        Stage.QUIESCED,
         samples=[_sample(4_000, save_bytes=2_000_000), _sample(10_000, save_bytes=10_000_000)],
-        load=LOAD,
     )
     assert budget.durable is not None
     assert budget.durable.value_ms == 2_000
@@ -149,13 +128,5 @@ def test_of_several_bandwidths_the_slowest_counts() -> None:
 def test_ranks_are_waited_for_as_long_as_a_save_still_fits_behind_them(
     quiesce_ms: int, waits_ms: int
 ) -> None:
-    budget = evaluate(
-        stage=Stage.QUIESCED,
-        now_unix_ms=NOW,
-        deadline_unix_ms=NOW + 60_000,
-        clock_skew_ms=2_000,
-        allowances=RESERVES,
-        samples=[_sample(10_000)],
-        load=LOAD,
-    )
+    budget = _evaluate(Stage.QUIESCED, clock_skew_ms=2_000, samples=[_sample(10_000)])
     assert quiesce_by_unix_ms(budget, quiesce_ms=quiesce_ms) == NOW + waits_ms
