@@ -156,7 +156,10 @@ def _entries_verified(state: State, event: e.EntriesVerified, dest: Phase) -> St
 
 
 @_on(e.ManifestPublished)
-def _manifest_published(state: State, event: e.ManifestPublished, dest: Phase) -> State:
+@_on(e.CheckpointCommitted)
+def _committed(
+    state: State, event: e.ManifestPublished | e.CheckpointCommitted, dest: Phase
+) -> State:
     committed = Committed(
         generation_id=event.generation_id,
         manifest_digest=event.manifest_digest,
@@ -164,17 +167,6 @@ def _manifest_published(state: State, event: e.ManifestPublished, dest: Phase) -
     )
     samples = _with_sample(state.samples, event.sample)
     return replace(state, phase=dest, committed=committed, samples=samples)
-
-
-@_on(e.CheckpointCommitted)
-def _checkpoint_committed(state: State, event: e.CheckpointCommitted, dest: Phase) -> State:
-    committed = Committed(
-        generation_id=event.generation_id,
-        manifest_digest=event.manifest_digest,
-        step=event.step,
-    )
-    samples = _with_sample(state.samples, event.sample)
-    return replace(state, committed=committed, samples=samples)
 
 
 def _with_sample(samples: tuple[Sample, ...], sample: Sample) -> tuple[Sample, ...]:
