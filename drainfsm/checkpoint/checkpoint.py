@@ -8,7 +8,7 @@ from torch import nn
 
 from drainfsm.checkpoint.cadence import Cadence
 from drainfsm.checkpoint.exchange import Exchange
-from drainfsm.checkpoint.gate import report_refusal
+from drainfsm.checkpoint.gate import refusals_told
 from drainfsm.checkpoint.parts import Parts
 from drainfsm.checkpoint.port import RankPort
 from drainfsm.checkpoint.restoring import restore
@@ -78,11 +78,8 @@ class Checkpoint:
         target = self._port.restore_target
         if target is None or not self._active:
             return 0
-        try:
+        with refusals_told(self._port, target):
             step = restore(self._port, self._store, self._exchange, self._parts, target)
-        except Exception as error:  # whatever it is, the log must say it
-            report_refusal(self._port, target, error)
-            raise
         self._last_step = step
         self._port.declare_size(self._parts.share_bytes(self._port.world_size))
         return step + 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from drainfsm.checkpoint.port import RankPort
 from drainfsm.core.manifest import Manifest
-from drainfsm.core.orders import RestoreTarget
+from drainfsm.core.orders import RestoreTarget, target_of
 from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.errors import (
     CheckpointError,
@@ -81,13 +82,7 @@ def committed_target(port: RankPort, store: ObjectStore, generation_id: str) -> 
         raise RestoreRefusedError(f"no commit names generation {generation_id}")
     commit = found[1]
     manifest = read_manifest(store, generation_id=generation_id, digest=commit.manifest_digest)
-    return RestoreTarget(
-        generation_id=generation_id,
-        manifest_digest=commit.manifest_digest,
-        step=commit.step,
-        world_size=commit.world_size,
-        layout=manifest.layout,
-    )
+    return target_of(commit, layout=manifest.layout)
 
 
 def may_fall_back(port: RankPort, error: CheckpointError) -> bool:
@@ -97,14 +92,19 @@ def may_fall_back(port: RankPort, error: CheckpointError) -> bool:
     return damaged and port.settings.on_refused == FALLBACK
 
 
-def report_refusal(port: RankPort, target: RestoreTarget, error: Exception) -> None:
+@contextlib.contextmanager
+def refusals_told(port: RankPort, target: RestoreTarget) -> Iterator[None]:
     """Whatever ends a restore is told, so that the log says why the ranks ended."""
-    port.report_restore_refused(
-        generation_id=target.generation_id,
-        step=target.step,
-        error=type(error).__name__,
-        reason=str(error),
-    )
+    try:
+        yield
+    except Exception as error:
+        port.report_restore_refused(
+            generation_id=target.generation_id,
+            step=target.step,
+            error=type(error).__name__,
+            reason=str(error),
+        )
+        raise
 
 
 def verified_manifest(

@@ -18,7 +18,7 @@ from drainfsm.checkpoint.gate import (
     committed_target,
     earlier,
     may_fall_back,
-    report_refusal,
+    refusals_told,
     verified_manifest,
 )
 from drainfsm.checkpoint.own_files import (
@@ -118,11 +118,8 @@ class OwnCheckpoint:
         target = self._port.restore_target
         if target is None or not self._active:
             return 0
-        try:
+        with refusals_told(self._port, target):
             return self._restore(target)
-        except Exception as error:  # whatever it is, the log must say it
-            report_refusal(self._port, target, error)
-            raise
 
     def _restore(self, target: RestoreTarget) -> int:
         began = time.monotonic()
@@ -201,12 +198,11 @@ class OwnCheckpoint:
 
     def _periodic(self, step: int) -> None:
         """Never raises: a failed save is reported, and training goes on."""
-        port = self._port
-        generation = periodic_id(epoch=port.epoch, step=step, restart=port.restart)
+        generation = periodic_id(epoch=self._port.epoch, step=step, restart=self._port.restart)
         self._wait()
-        port.report_save_began(generation, step)
+        self._port.report_save_began(generation, step)
         self._begin(generation, step)
-        if not port.settings.asynchronous:
+        if not self._port.settings.asynchronous:
             self._wait()
 
     def _drain(self, order: SaveOrder) -> None:
@@ -231,7 +227,8 @@ class OwnCheckpoint:
             said = self._save_files(directory, step)
             if said is None and self._shared:
                 raise SaveFailedError(
-                    "save() returned no names: in a shared directory each rank says which are its"
+                    "save() returned no names: in a shared directory each rank says which files "
+                    "it answers for"
                 )
             names = found_files(directory, said)
             size = sum((directory / name).stat().st_size for name in names)

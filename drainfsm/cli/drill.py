@@ -18,7 +18,7 @@ from drainfsm.cli.settings import load_settings
 from drainfsm.cli.stores import store_of
 from drainfsm.core.events import CheckpointDrilled
 from drainfsm.core.manifest import Commit, Manifest
-from drainfsm.core.orders import RestoreTarget
+from drainfsm.core.orders import target_of
 from drainfsm.errors import (
     ConfigError,
     GenerationPrunedError,
@@ -153,14 +153,7 @@ def rehearse(store: ObjectStore, commit: Commit, config: RunConfig, *, timeout_s
     """
     from drainfsm.runtime.rehearsal import Rehearsal, Rehearsed
 
-    manifest = _manifest(store, commit)
-    target = RestoreTarget(
-        generation_id=commit.generation_id,
-        manifest_digest=commit.manifest_digest,
-        step=commit.step,
-        world_size=commit.world_size,
-        layout=manifest.layout,
-    )
+    target = target_of(commit, layout=_manifest(store, commit).layout)
 
     async def run() -> Rehearsed:
         rehearsal = Rehearsal(config, target, epoch=commit.epoch, store_url=store.url)

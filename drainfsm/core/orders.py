@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from drainfsm.core.manifest import Commit
 from drainfsm.core.requeue import Digests
 
 
@@ -62,3 +63,14 @@ class SaveOrder(msgspec.Struct, frozen=True, kw_only=True):
     generation_id: str
     step: int
     durable_by_unix_ms: int
+
+
+def target_of(commit: Commit, *, layout: dict[str, int]) -> RestoreTarget:
+    """What ranks are told to restore of a commit. ``layout``: its manifest's."""
+    return RestoreTarget(
+        generation_id=commit.generation_id,
+        manifest_digest=commit.manifest_digest,
+        step=commit.step,
+        world_size=commit.world_size,
+        layout=layout,
+    )

@@ -10,7 +10,7 @@ import msgspec
 
 from drainfsm.core import inputs as i
 from drainfsm.core.manifest import DCP_SAVER, Commit, Manifest, verify_reported, verify_stored
-from drainfsm.core.orders import CheckpointSettings, RestoreTarget
+from drainfsm.core.orders import CheckpointSettings, RestoreTarget, target_of
 from drainfsm.core.requeue import RequeueRecord
 from drainfsm.errors import ManifestMismatchError, SaveFailedError
 from drainfsm.runtime.clock import Clock
@@ -163,13 +163,7 @@ class Publisher:
             newest = self._log.head().commit
         if newest is None or newest.epoch != self._epoch:
             return None
-        return RestoreTarget(
-            generation_id=newest.generation_id,
-            manifest_digest=newest.manifest_digest,
-            step=newest.step,
-            world_size=newest.world_size,
-            layout=self._settings.layout,
-        )
+        return target_of(newest, layout=self._settings.layout)
 
     def check_not_fenced(self) -> None:
         """Raises: FencedError: a newer epoch has claimed the job."""
