@@ -54,14 +54,14 @@ java:  ## install Java for the model checker (apt, as root; else the model check
 	specs/install-java
 
 simulate: $(DEV_READY)  ## SEEDS worlds that misbehave, from FIRST on (2000: two minutes); a soak is more of them
-	$(BIN)/python -m drainfsm.testing.simulator --seeds $(SEEDS) --first $(FIRST)
+	$(BIN)/python -m drainfsm_kit.simulator --seeds $(SEEDS) --first $(FIRST)
 
 mutants: $(DEV_READY)  ## break the core on purpose, once for each fault: do the tests notice? (about 10 minutes)
 	$(BIN)/python tests/mutants/run.py
 
 crash-matrix: $(DEV_READY)  ## kill writer, coordinator or job at every point of a drain (about 20 minutes)
-	$(BIN)/python -m drainfsm.testing.crash_matrix --store posix
-	$(BIN)/python -m drainfsm.testing.crash_matrix --store s3
+	$(BIN)/python -m drainfsm_kit.crash_matrix --store posix
+	$(BIN)/python -m drainfsm_kit.crash_matrix --store s3
 
 slurm-packages:  ## install Slurm for the tests that need a cluster (apt, as root; else they are left out)
 	tests/slurm/install-slurm

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from drainfsm.store import open_store
 from drainfsm.store.commits import CommitLog
-from drainfsm.testing.running import pids_with
+from drainfsm_kit.running import pids_with
 
 WORLD_SIZE = 2
 STEPS_MAX = 1_000_000

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 from bench.harness import Case, Size, Topic, at_most
 from bench.stop import listen
-from drainfsm.runtime import messages as m
-from drainfsm.runtime.ipc import encode_frame
+from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.wire.frames import encode_frame
 
 PAUSE_S = (0.002, 0.010)
 """Before each message, so that it meets a step anywhere."""

@@ -14,7 +14,7 @@ import time
 import torch
 
 from bench.stop import WARM_UP_STEPS, Flag, welcome
-from drainfsm.runtime.rank import Session
+from drainfsm.runtime.rank.session import Session
 
 WIDTH = 160
 """A step of this matrix takes some hundred microseconds, with the interpreter lock released."""

@@ -23,7 +23,7 @@ from drainfsm.checkpoint import Checkpoint
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import generation_id
 from drainfsm.store import open_store
-from drainfsm.testing.ranks import RecordedPort, commit_saved
+from drainfsm_kit.ranks import RecordedPort, commit_saved
 
 WIDTH = 1024
 LAYER_BYTES = WIDTH * WIDTH * 4

@@ -13,8 +13,8 @@ from pathlib import Path
 from bench.harness import Case, Size, Topic, at_least, at_most
 from bench.ranks import Ranks
 from drainfsm.core.orders import CheckpointSettings
-from drainfsm.runtime import messages as m
-from drainfsm.runtime.rank import Session
+from drainfsm.runtime.rank.session import Session
+from drainfsm.runtime.wire import rank_messages as m
 
 WARM_UP_STEPS = 10
 """The first steps are reported to the agent."""

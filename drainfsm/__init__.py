@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drainfsm.checkpoint import Checkpoint, OwnCheckpoint
-    from drainfsm.runtime.rank import Session
+    from drainfsm.runtime.rank.session import Session
 
 __all__ = ["attach"]
 
@@ -36,7 +36,7 @@ def attach(
         AgentUnreachableError: there should be an agent, but it does not answer.
         ConfigError: the agent cannot take this rank; the message says why.
     """
-    from drainfsm.runtime.attach import attach_session
+    from drainfsm.runtime.rank.attach import attach_session
 
     return attach_session(
         rank=rank,
@@ -60,6 +60,6 @@ def _make_own_checkpoint(session: Session[Checkpoint], **hooks: Any) -> OwnCheck
 
 
 if "DRAINFSM_SOCKET" in os.environ:  # under an agent; elsewhere an import has no effect
-    from drainfsm.runtime.shield import shield_spawned_child
+    from drainfsm.runtime.rank.shield import shield_spawned_child
 
     shield_spawned_child()

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from drainfsm.testing import tlc
+from drainfsm_kit import tlc
 
 MODELS = Path(__file__).parent / "models"
 RULES = re.compile(r"^(INVARIANTS|PROPERTIES)\s+((?:\w+\s+)*?)(?=^[A-Z]+\b|\Z)", re.MULTILINE)

@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from drainfsm.testing import tlc
-from drainfsm.testing.conformance import histories_in, refusals
+from drainfsm_kit import tlc
+from drainfsm_kit.conformance import histories_in, refusals
 
 MODELS = Path(__file__).parent / "models"
 

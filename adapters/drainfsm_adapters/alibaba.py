@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from drainfsm.runtime.sources import AdapterContext
+from drainfsm.adapter import AdapterContext
 from drainfsm_adapters.imds_token import TokenSession
 from drainfsm_adapters.metadata import MetadataClient, endpoint_of
 from drainfsm_adapters.options import PollOptions, load_options

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from drainfsm.adapter import Adapter, AdapterContext, AdapterFactory, NoticeSink
 from drainfsm.errors import ConfigError
-from drainfsm.runtime.sources import Adapter, AdapterContext, AdapterFactory, NoticeSink
 from drainfsm_adapters import alibaba, aws, azure, gcp, tencent
 from drainfsm_adapters.imds_token import PATH as TOKEN_PATH
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, endpoint_of

@@ -11,9 +11,9 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
+from drainfsm.adapter import AdapterContext
 from drainfsm.core.notice import NoticeClass
 from drainfsm.errors import ConfigError
-from drainfsm.runtime.sources import AdapterContext
 from drainfsm_adapters.aws_payloads import (
     Rebalance,
     interruption,

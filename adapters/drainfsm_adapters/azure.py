@@ -10,8 +10,8 @@ import os
 
 import msgspec
 
+from drainfsm.adapter import AdapterContext
 from drainfsm.core.notice import NoticeClass
-from drainfsm.runtime.sources import AdapterContext
 from drainfsm_adapters.ledger import Observed, Reading
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, endpoint_of
 from drainfsm_adapters.options import PollOptions, load_options

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import os
 
+from drainfsm.adapter import Adapter, AdapterContext, NoticeSink
 from drainfsm.errors import ConfigError
-from drainfsm.runtime.sources import Adapter, AdapterContext, NoticeSink
 
 OPTIONS = ("cordon", "left")
 OUTPUT_CHARACTERS_MAX = 500

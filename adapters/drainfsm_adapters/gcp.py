@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from drainfsm.adapter import AdapterContext
 from drainfsm.core.notice import NoticeClass
 from drainfsm.errors import ConfigError
-from drainfsm.runtime.sources import AdapterContext
 from drainfsm_adapters.ledger import NONE, Observed, Reading
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, endpoint_of
 from drainfsm_adapters.options import PollOptions, chosen, load_options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drainfsm.runtime.sources import NoticeSink
+from drainfsm.adapter import NoticeSink
 
 
 class Health:

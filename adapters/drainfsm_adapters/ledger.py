@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from drainfsm.adapter import NoticeSink
 from drainfsm.core.notice import Notice, NoticeClass
-from drainfsm.runtime.sources import NoticeSink
 from drainfsm_adapters.server_clock import ServerClock
 
 MOVED_MS = 1_000

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from drainfsm.adapter import AdapterContext, NoticeSink
 from drainfsm.errors import ConfigError
-from drainfsm.runtime.sources import AdapterContext, NoticeSink
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.ledger import Ledger, Reading, unknown
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError

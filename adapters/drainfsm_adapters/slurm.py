@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from drainfsm.adapter import AdapterContext, NoticeSink
 from drainfsm.core.notice import Notice
-from drainfsm.runtime.sources import AdapterContext, NoticeSink
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.ledger import Ledger, Observed, Reading
 from drainfsm_adapters.server_clock import ServerClock

@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 
-from drainfsm.runtime.sources import AdapterContext
+from drainfsm.adapter import AdapterContext
 from drainfsm_adapters.slurm_commands import Scontrol, SlurmFailedError, run_command
 from drainfsm_adapters.slurm_evidence import ending_cause
 from drainfsm_adapters.slurm_options import Run, SlurmOptions

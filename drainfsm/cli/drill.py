@@ -151,7 +151,7 @@ def rehearse(store: ObjectStore, commit: Commit, config: RunConfig, *, timeout_s
         ConfigError: the command cannot be started.
         ManifestMismatchError: the manifest is damaged.
     """
-    from drainfsm.runtime.rehearsal import Rehearsal, Rehearsed
+    from drainfsm.runtime.agent.rehearsal import Rehearsal, Rehearsed
 
     target = target_of(commit, layout=_manifest(store, commit).layout)
 

@@ -55,8 +55,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _give(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
     from drainfsm.core.notice import Notice, NoticeClass
+    from drainfsm.runtime.agent.notify import give_notice
     from drainfsm.runtime.clock import Clock
-    from drainfsm.runtime.notify import give_notice
 
     now_unix_ms = Clock().now_unix_ms()
     notice = Notice(
@@ -73,7 +73,7 @@ def _give(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
 
 
 def _withdraw(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
-    from drainfsm.runtime.notify import withdraw_notice
+    from drainfsm.runtime.agent.notify import withdraw_notice
 
     detail = withdraw_notice(
         state_dir,

@@ -49,6 +49,6 @@ def config_of(argv: Sequence[str]) -> RunConfig:
 def main(argv: Sequence[str]) -> int:
     """Does not return once the agent has run: its exit must wait for nothing that may hang."""
     config = config_of(argv)
-    from drainfsm.runtime.process import run_process
+    from drainfsm.runtime.agent.process import run_process
 
     run_process(config)

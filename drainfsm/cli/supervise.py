@@ -14,8 +14,8 @@ from drainfsm.cli.options import Parser, add_options
 from drainfsm.cli.settings import Settings, default_values, load_settings
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.errors import ConfigError
+from drainfsm.runtime.liveness import ended_with, sign_of_life, silence
 from drainfsm.runtime.supervisor import Policy, Supervisor
-from drainfsm.runtime.vitals import ended_with, sign_of_life, silence
 
 USAGE = """supervise --job NAME [--state-dir DIR] [--silence SECONDS] [--standby]
                           [options] -- drainfsm run …"""

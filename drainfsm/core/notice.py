@@ -6,6 +6,9 @@ import enum
 
 import msgspec
 
+SIGNAL_SOURCE = "signal"
+"""The source of a notice that came as a bare signal: it says neither when nor why."""
+
 
 class NoticeClass(enum.StrEnum):
     """Whether the statement can be taken back."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from drainfsm.core.decider import EX_TEMPFAIL
-from drainfsm.runtime.exitcodes import shell_code, told
-from drainfsm.runtime.vitals import Sign, silence
+from drainfsm.runtime.liveness import Sign, silence
+from drainfsm.runtime.processes.exit_codes import describe_exit, shell_code
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 """What an agent takes as a notice. The capacity that goes is ours too: no restart after it."""
@@ -74,7 +74,7 @@ class Supervisor:
                 return shell_code(code)
             settled = loop.time() - began >= policy.settled_s
             in_a_row = 1 if settled else in_a_row + 1
-            how = told(shell_code(code))
+            how = describe_exit(shell_code(code))
             if in_a_row > policy.restarts_max:
                 self._say(f"the attempt {how}; {policy.restarts_max} restarts in a row came to it")
                 return shell_code(code)

@@ -1,4 +1,4 @@
-"""Blocking calls off the event loop, each with a time limit that holds whatever hangs."""
+"""Work beside the event loop's own: blocking calls on threads, and background tasks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
-from typing import Protocol, TypeVar, runtime_checkable
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
 
@@ -85,3 +86,30 @@ class Worker:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+
+
+class Tasks:
+    """Background tasks of one owner: kept alive, cancelled together, never failing silently."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            told = "".join(traceback.format_exception(error))
+            self._warn(f"a bug, please report it: {told}")
+
+    async def cancel(self) -> None:
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from drainfsm.runtime.sources import AdapterContext, AdapterFactory
+from drainfsm.adapter import AdapterContext, AdapterFactory
+from drainfsm.runtime.clock import Clock
 from drainfsm.testing.notice_sink import RecordingSink
 
 SETTLE_S = 0.2
@@ -17,7 +18,13 @@ PROMPT_S = 10.0
 def context_for(options: dict[str, str] | None = None) -> AdapterContext:
     """What an agent of a job with one node would hand over."""
     return AdapterContext(
-        job_id="job", epoch=1, node_rank=0, node_count=1, grace_ms=30_000, options=options or {}
+        job_id="job",
+        epoch=1,
+        node_rank=0,
+        node_count=1,
+        grace_ms=30_000,
+        options=options or {},
+        now_unix_ms=Clock().now_unix_ms,
     )
 
 

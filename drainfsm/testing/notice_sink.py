@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from drainfsm.adapter import Adapter
 from drainfsm.core.notice import Notice
-from drainfsm.runtime.sources import Adapter
 
 
 class Withdrawal(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 ------------------------------- MODULE Trace -------------------------------
 (* Is a recorded history a behaviour of `Drain`?                           *)
 (*                                                                         *)
-(* `Histories` holds recorded histories (written by drainfsm.testing):     *)
+(* `Histories` holds recorded histories (written by drainfsm_kit):         *)
 (* a step for each record, with the instant at which it was written, the   *)
 (* kinds of its events, and the folded state after it.  A step is taken    *)
 (* only if some input makes `Drain` decide exactly that.  What TLC prints  *)

@@ -19,7 +19,7 @@ from drainfsm.testing.metadata import (
 from drainfsm.testing.metadata.server import Answer, Request
 from drainfsm.testing.notice_sink import RecordingSink, watching
 from drainfsm_adapters import auto
-from drainfsm_adapters.stage import STAGES, Stage
+from drainfsm_kit.cloud_stage import STAGES, Stage
 
 now_unix_ms = Clock().now_unix_ms
 

@@ -16,7 +16,7 @@ from drainfsm_adapters.auto import adapter as auto_adapter
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.ledger import NONE, Observed, Reading
 from drainfsm_adapters.polling import CONFIRM_S, HELD_S, Signal, _pause_s
-from drainfsm_adapters.stage import STAGES, adapter_on
+from drainfsm_kit.cloud_stage import STAGES, adapter_on
 
 CLOUDS = tuple(STAGES)
 

@@ -12,8 +12,8 @@ from drainfsm.core.notice import NoticeClass
 from drainfsm.core.state import Phase
 from drainfsm.testing.metadata import AwsMetadataServer, AzureMetadataServer
 from drainfsm.testing.metadata.server import Answer, Request
-from drainfsm.testing.running import RunningJob, running_job
 from drainfsm.views.sources import metrics_text
+from drainfsm_kit.running import RunningJob, running_job
 
 AWS = {"source": ["aws"], "adapters": {"aws": {"poll_s": "1"}}}
 EVENT = "instance-event-0aaaabbbbccccdddd"
@@ -181,7 +181,7 @@ def ranks_of(job: RunningJob) -> int:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        count += mark in words and b"drainfsm.testing.toy_rank" in words
+        count += mark in words and b"drainfsm_kit.toy_rank" in words
     return count
 
 

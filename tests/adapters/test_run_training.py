@@ -13,7 +13,7 @@ import pytest
 import drainfsm.demo
 from drainfsm.core import events as e
 from drainfsm.testing.metadata import AwsMetadataServer
-from drainfsm.testing.running import RunningJob, free_port, running_job
+from drainfsm_kit.running import RunningJob, free_port, running_job
 
 TRAINING = Path(drainfsm.demo.__file__).parent / "training.py"
 LEAD_MS = 90_000

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from drainfsm.adapter import AdapterContext, Interpreter, Staying
 from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.clock import Clock
-from drainfsm.runtime.sources import AdapterContext, Interpreter, Staying
 from drainfsm.testing.adapter_contract import check_adapter, context_for
 from drainfsm.testing.notice_sink import RecordingSink, watching
 from drainfsm_adapters.slurm import SlurmAdapter, adapter
@@ -96,6 +96,7 @@ def made(
             node_count=2,
             grace_ms=20_000,
             options=options,
+            now_unix_ms=Clock().now_unix_ms,
         )
     )
 

@@ -1,4 +1,4 @@
-"""Whole notice stories on every cloud, as ``python -m drainfsm_adapters.stories`` tells them."""
+"""Whole notice stories on every cloud, as ``python -m drainfsm_kit.cloud_stories`` tells them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from drainfsm_adapters.stage import SOFT_STAGES, STAGES
-from drainfsm_adapters.stories import Row, play_all, plays, table
+from drainfsm_kit.cloud_stage import SOFT_STAGES, STAGES
+from drainfsm_kit.cloud_stories import Row, play_all, plays, table
 
 SLACK_MS = 5_000
 """For a machine with other work: what is meant is one poll, and 100 ms."""

@@ -14,11 +14,11 @@ import pytest
 from drainfsm.core import events as e
 from drainfsm.core.notice import NoticeClass
 from drainfsm.errors import ConfigError
-from drainfsm.runtime.sources import adapter_names, load_adapter
+from drainfsm.runtime.agent.adapter_loader import adapter_names, load_adapter
 from drainfsm.testing.adapter_contract import check_adapter, context_for
 from drainfsm.testing.metadata import TencentMetadataServer
 from drainfsm.testing.notice_sink import RecordingSink, watching
-from drainfsm.testing.running import RunningJob, running_job
+from drainfsm_kit.running import RunningJob, running_job
 
 PAGE = Path(__file__).parents[2] / "docs" / "adapters.md"
 

@@ -86,7 +86,7 @@ def test_replaying_a_file_loads_no_network_client() -> None:
     assert not loaded & {"nats", "obstore", "rich", "torch"}
 
 
-@pytest.mark.parametrize("module", ["drainfsm.runtime.rank", "drainfsm.checkpoint"])
+@pytest.mark.parametrize("module", ["drainfsm.runtime.rank.session", "drainfsm.checkpoint"])
 def test_a_rank_loads_no_broker_client(module: str) -> None:
     loaded = loaded_by(f"import {module}")
     assert module in loaded

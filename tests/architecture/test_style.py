@@ -11,14 +11,14 @@ from drainfsm.cli.settings import ADAPTER_PREFIX, OTHER_VARIABLES
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted([*(ROOT / "drainfsm").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")])
-FILE_LINES_MAX = 300
+FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 40
 
 CATALOGUES = {"drainfsm/core/events.py"}
 """Lists of small classes that belong together, and are read by looking one of them up."""
 
 
-def test_no_shipped_file_is_longer_than_300_lines() -> None:
+def test_no_shipped_file_is_longer_than_400_lines() -> None:
     lengths = {_path(path): len(path.read_text().splitlines()) for path in SHIPPED}
     long = {name: count for name, count in lengths.items() if count > FILE_LINES_MAX}
     assert lengths.keys() >= CATALOGUES

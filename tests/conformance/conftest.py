@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drainfsm.testing import tlc
+from drainfsm_kit import tlc
 
 MODELS = Path(__file__).parents[2] / "specs" / "models"
 

@@ -10,8 +10,8 @@ from drainfsm.core import decide_stop
 from drainfsm.core.budget import Budget
 from drainfsm.core.deadline import budget_of
 from drainfsm.core.state import Phase, State
-from drainfsm.testing.explore import Bounds, World, explore
-from drainfsm.testing.small_world import FAR_UNIX_MS, MODEL_NOTICES
+from drainfsm_kit.explore import Bounds, World, explore
+from drainfsm_kit.small_world import FAR_UNIX_MS, MODEL_NOTICES
 
 SMALL = Bounds(
     notices=MODEL_NOTICES[1:], instants=(0, 3, 6), node_count=2, drain_count_max=1, crashes=True

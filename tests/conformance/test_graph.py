@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from drainfsm.core.events import EVENT_TYPES
-from drainfsm.testing import tlc
-from drainfsm.testing.explore import Bounds, Found, explore
-from drainfsm.testing.model_steps import OUT_OF_SCOPE
-from drainfsm.testing.small_world import MODEL_NOTICES
+from drainfsm_kit import tlc
+from drainfsm_kit.explore import Bounds, Found, explore
+from drainfsm_kit.model_steps import OUT_OF_SCOPE
+from drainfsm_kit.small_world import MODEL_NOTICES
 
 BOUNDS = Bounds(
     notices=(MODEL_NOTICES[0], MODEL_NOTICES[2]), instants=(0, 2, 4, 6, 7, 8), node_count=2

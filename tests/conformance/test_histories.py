@@ -20,11 +20,11 @@ from drainfsm.core.records import Record
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.errors import InputRejectedError, NoticeRejectedError
 from drainfsm.testing import strategies
-from drainfsm.testing.conformance import histories_in, refusals
-from drainfsm.testing.model_steps import OUT_OF_SCOPE
-from drainfsm.testing.running import RunningJob, running_job
 from drainfsm.testing.scenario import STORE, Scenario
-from drainfsm.testing.simulator.simulation import simulate_seed
+from drainfsm_kit.conformance import histories_in, refusals
+from drainfsm_kit.model_steps import OUT_OF_SCOPE
+from drainfsm_kit.running import RunningJob, running_job
+from drainfsm_kit.simulator.simulation import simulate_seed
 
 GOLDEN = Path(__file__).parents[1] / "replay" / "histories"
 SEEDS = range(80)

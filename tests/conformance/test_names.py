@@ -7,8 +7,8 @@ from pathlib import Path
 
 from drainfsm.core.events import EVENT_TYPES
 from drainfsm.core.lifecycle import LIFECYCLE
-from drainfsm.testing.model_steps import OUT_OF_SCOPE
-from drainfsm.testing.tlc import parse
+from drainfsm_kit.model_steps import OUT_OF_SCOPE
+from drainfsm_kit.tlc import parse
 
 DEFINITION = re.compile(r'^(\w+) == (\{(?:\s*"\w+",?)+\}|\w+(?: \\cup \w+)+)$', re.MULTILINE)
 ROWS = re.compile(r"^(Table|Destination) == \[(.*?)\]$", re.MULTILINE | re.DOTALL)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drainfsm.testing.s3 import environment, s3_server
+from drainfsm_kit.s3 import environment, s3_server
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from drainfsm.core.records import Record
 from drainfsm.errors import BrokerError
 from drainfsm.log.embedded import EmbeddedServer, running_url, server_binary
 from drainfsm.log.jetstream import connect
-from drainfsm.testing.logs import records_of
+from drainfsm_kit.logs import records_of
 
 TWO = records_of("job", 2)
 

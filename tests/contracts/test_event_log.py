@@ -19,8 +19,8 @@ from drainfsm.errors import StaleWriterError
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.jetstream import Connection, connect
 from drainfsm.log.journal import Journal, journal_path, read_journal
-from drainfsm.testing.logs import records_of
 from drainfsm.testing.scenario import Scenario
+from drainfsm_kit.logs import records_of
 
 JOB = "job"
 

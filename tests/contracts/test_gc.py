@@ -14,8 +14,8 @@ from drainfsm.store import CommitLog, ObjectStore, open_store
 from drainfsm.store.gc import remove, survey
 from drainfsm.store.generations import generation_prefix, read_manifest, write_manifest
 from drainfsm.store.retention import Retention, plan
-from drainfsm.testing.s3 import BUCKET
 from drainfsm.testing.stores import MemoryStore
+from drainfsm_kit.s3 import BUCKET
 
 STORES: dict[str, Callable[[Path], ObjectStore]] = {
     "memory": lambda _: MemoryStore(),

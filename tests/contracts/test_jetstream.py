@@ -25,7 +25,7 @@ from drainfsm.log import jetstream
 from drainfsm.log.embedded import EmbeddedServer, server_binary
 from drainfsm.log.jetstream import STREAM, Connection, connect
 from drainfsm.log.tail import Tail
-from drainfsm.testing.logs import Proxy, records_of
+from drainfsm_kit.logs import Proxy, records_of
 
 
 @contextlib.asynccontextmanager

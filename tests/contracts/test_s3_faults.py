@@ -14,7 +14,7 @@ from drainfsm.errors import SlotTakenError, StoreUnreachableError
 from drainfsm.store import CommitLog, open_store
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.streams import PART_BYTES
-from drainfsm.testing.s3 import BUCKET, Fault, FaultProxy, environment
+from drainfsm_kit.s3 import BUCKET, Fault, FaultProxy, environment
 
 MIB = 1 << 20
 

@@ -26,8 +26,8 @@ from drainfsm.log.embedded import EmbeddedServer, server_binary
 from drainfsm.log.jetstream import STREAM, Connection, connect
 from drainfsm.log.journal import Journal, journal_path
 from drainfsm.log.shipper import Shipper
-from drainfsm.testing.logs import Proxy, records_of
 from drainfsm.testing.scenario import Scenario
+from drainfsm_kit.logs import Proxy, records_of
 
 JOB = "job"
 LONG_MS = 60_000

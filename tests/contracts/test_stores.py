@@ -12,8 +12,8 @@ import pytest
 from drainfsm.errors import SlotTakenError, StoreError
 from drainfsm.store import PosixStore, open_store
 from drainfsm.store.base import ObjectStore
-from drainfsm.testing.s3 import BUCKET
 from drainfsm.testing.stores import MemoryStore
+from drainfsm_kit.s3 import BUCKET
 
 WRITERS = 8
 

@@ -32,7 +32,7 @@ from torchdata.stateful_dataloader.sampler import (  # type: ignore[import-untyp
 
 from drainfsm.checkpoint import Checkpoint, exchange
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
-from drainfsm.testing.ranks import RecordedPort
+from drainfsm_kit.ranks import RecordedPort
 
 SAMPLES = 48
 WIDTH = 64

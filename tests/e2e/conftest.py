@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drainfsm.testing.running import RunningJob, running_job
+from drainfsm_kit.running import RunningJob, running_job
 
 
 @pytest.fixture

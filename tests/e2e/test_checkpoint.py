@@ -17,7 +17,7 @@ from drainfsm.core.events import CheckpointDrilled
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.store import open_store
-from drainfsm.testing.ranks import JOB, Report, commit_saved, read_reports
+from drainfsm_kit.ranks import JOB, Report, commit_saved, read_reports
 
 WORLD_SIZE = 2
 STEPS = 18

@@ -14,8 +14,8 @@ from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import generation_id
 from drainfsm.errors import ManifestMismatchError
 from drainfsm.store import open_store
-from drainfsm.testing.ranks import RecordedPort, commit_saved
-from drainfsm.testing.s3 import BUCKET, Fault, FaultProxy, environment, s3_server
+from drainfsm_kit.ranks import RecordedPort, commit_saved
+from drainfsm_kit.s3 import BUCKET, Fault, FaultProxy, environment, s3_server
 
 LAYERS = 3
 WIDTH = 1_500

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drainfsm.testing.crash_matrix import record_points, run_point
+from drainfsm_kit.crash_matrix import record_points, run_point
 
 POINTS = [
     ("rank1:fsync:generations/e000001-step-d1/rank1:before", "process"),

@@ -21,7 +21,7 @@ from drainfsm.store import CommitLog, open_store
 from drainfsm.store.gc import remove, survey
 from drainfsm.store.generations import read_manifest, verify_generation
 from drainfsm.store.retention import Retention, plan
-from drainfsm.testing.running import RunningJob, running_job
+from drainfsm_kit.running import RunningJob, running_job
 
 LAST = Retention(keep_last=1)
 

@@ -17,7 +17,7 @@ from drainfsm.core.manifest import Manifest
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.store import open_store
 from drainfsm.store.generations import read_manifest
-from drainfsm.testing.running import RunningJob
+from drainfsm_kit.running import RunningJob
 
 EMBED = Path(__file__).parents[2] / "docs" / "embed.md"
 EVERY_STEPS = 50_000

@@ -14,7 +14,7 @@ import pytest
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.store import open_store
-from drainfsm.testing.ranks import Report, commit_saved, read_reports
+from drainfsm_kit.ranks import Report, commit_saved, read_reports
 
 RANK_SCRIPT = Path(__file__).parent / "checkpoint_rank.py"
 JOB_S_MAX = 240

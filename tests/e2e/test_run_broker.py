@@ -17,8 +17,8 @@ from drainfsm.errors import BrokerError
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.jetstream import connect
 from drainfsm.runtime.clock import Clock
-from drainfsm.runtime.places import read_run_info
-from drainfsm.testing.running import ROOMY, RunningJob, running_job
+from drainfsm.runtime.paths import read_run_info
+from drainfsm_kit.running import ROOMY, RunningJob, running_job
 
 
 def stream(url: str, job: RunningJob) -> list[Record]:

@@ -9,7 +9,7 @@ import pytest
 from drainfsm.core import events as e
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import Phase
-from drainfsm.testing.running import QUICK, ROOMY, RunningJob
+from drainfsm_kit.running import QUICK, ROOMY, RunningJob
 
 TOO_SHORT_S = 20.0
 """For a save with these allowances."""

@@ -10,7 +10,7 @@ import pytest
 
 from drainfsm.core import events as e
 from drainfsm.core.state import Phase
-from drainfsm.testing.running import QUICK, ROOMY, RunningJob, running_job
+from drainfsm_kit.running import QUICK, ROOMY, RunningJob, running_job
 
 SIGKILLED = -signal.SIGKILL
 

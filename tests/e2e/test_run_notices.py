@@ -12,8 +12,8 @@ from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances
 from drainfsm.core.state import Phase
 from drainfsm.errors import AgentUnreachableError, NoticeRejectedError
-from drainfsm.runtime.notify import withdraw_notice
-from drainfsm.testing.running import ROOMY, RunningJob
+from drainfsm.runtime.agent.notify import withdraw_notice
+from drainfsm_kit.running import ROOMY, RunningJob
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances
-from drainfsm.testing.running import RunningJob, free_port
+from drainfsm_kit.running import RunningJob, free_port
 
 UNHURRIED = Allowances(exit_margin_ms=30_000)
 """Python with torch in it takes seconds to end, on a busy machine many."""
@@ -20,8 +20,8 @@ TRAINING = """
 import os, sys, time
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
-from drainfsm.runtime.attach import attach_session
-from drainfsm.testing.toy_rank import Saver, _parser
+from drainfsm.runtime.rank.attach import attach_session
+from drainfsm_kit.toy_rank import Saver, _parser
 
 class Endless(IterableDataset):
     def __iter__(self):
@@ -86,7 +86,7 @@ def test_ranks_that_torchrun_starts_again_go_on_from_the_newest_commit_and_drain
     job: RunningJob,
 ) -> None:
     """Toy ranks: gloo itself does not survive every restart."""
-    toys = ("-m", "drainfsm.testing.toy_rank", "--trace", str(job.trace), "--die", "1@20@85")
+    toys = ("-m", "drainfsm_kit.toy_rank", "--trace", str(job.trace), "--die", "1@20@85")
     agent = job.start(
         torchrun(*toys, "--every", "8", restarts=1), grace_s=120, allowances=UNHURRIED
     )
@@ -113,7 +113,7 @@ def test_ranks_that_torchrun_starts_again_go_on_from_the_newest_commit_and_drain
 def test_two_nodes_of_which_torchrun_counts_a_restart_on_one_go_on_committing(
     pair: RunningJob,
 ) -> None:
-    toys = ("-m", "drainfsm.testing.toy_rank", "--trace", str(pair.trace), "--die", "1@20@85")
+    toys = ("-m", "drainfsm_kit.toy_rank", "--trace", str(pair.trace), "--die", "1@20@85")
     endpoint = f"127.0.0.1:{free_port()}"
     launcher = (
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),

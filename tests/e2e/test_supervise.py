@@ -21,12 +21,12 @@ from drainfsm.core.events import (
     ManifestPublished,
     NoticeReceived,
 )
-from drainfsm.runtime.places import read_run_info
-from drainfsm.runtime.vitals import sign_of_life
-from drainfsm.testing.running import MARK, WAIT_S, RunningJob
+from drainfsm.runtime.liveness import sign_of_life
+from drainfsm.runtime.paths import read_run_info
 from drainfsm.views.attempts import Ending
 from drainfsm.views.history import read_journals
 from drainfsm.views.report import report
+from drainfsm_kit.running import MARK, WAIT_S, RunningJob
 
 STEPS = 400
 DRAINFSM = (sys.executable, "-m", "drainfsm")

@@ -60,7 +60,7 @@ SETTLING = "drainfsm/store/settling.py"
 SLOTS = "drainfsm/store/slots.py"
 REQUEUES = "drainfsm/store/requeues.py"
 RETENTION = "drainfsm/store/retention.py"
-PUBLISHER = "drainfsm/runtime/publisher.py"
+PUBLISHER = "drainfsm/runtime/coordinator/publisher.py"
 
 FAULTS = (
     # The rule

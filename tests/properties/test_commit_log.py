@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from drainfsm.core.manifest import Claim, Commit
 from drainfsm.errors import CommitLogError, FencedError, StoreUnreachableError
 from drainfsm.store.commits import CommitLog
-from drainfsm.testing.interleave import Actor, Interleaving
 from drainfsm.testing.stores import AmbiguousStore, Answer, MemoryStore
+from drainfsm_kit.interleave import Actor, Interleaving
 
 GENERATIONS_PER_ATTEMPT = 2
 STEPS_MAX = 400

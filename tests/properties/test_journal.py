@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from drainfsm.core.records import Record
 from drainfsm.errors import JournalCorruptError
 from drainfsm.log.journal import Journal, read_journal
-from drainfsm.testing.logs import records_of
+from drainfsm_kit.logs import records_of
 
 GROUPS = st.lists(st.integers(1, 3), min_size=1, max_size=5)
 """Records in each append."""

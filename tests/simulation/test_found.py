@@ -10,8 +10,8 @@ from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances
 from drainfsm.core.rules import events_of
 from drainfsm.core.state import Phase
-from drainfsm.testing.simulator.plan import Event, GivenNotice, Happening, Plan, World
-from drainfsm.testing.simulator.simulation import Result, simulate
+from drainfsm_kit.simulator.plan import Event, GivenNotice, Happening, Plan, World
+from drainfsm_kit.simulator.simulation import Result, simulate
 
 WORLD = World(
     node_count=2,

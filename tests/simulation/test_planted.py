@@ -11,22 +11,22 @@ import pytest
 from drainfsm.core import inputs as i
 from drainfsm.core.fold import Fold, evolve
 from drainfsm.core.records import Record
+from drainfsm.runtime.agent.clock_offset import Offset
+from drainfsm.runtime.agent.coordinator_link import TcpLink
+from drainfsm.runtime.agent.limits import Limits
+from drainfsm.runtime.agent.local_ranks import LocalRanks
+from drainfsm.runtime.agent.node import Node
 from drainfsm.runtime.clock import Clock
-from drainfsm.runtime.coordinator import Coordinator
-from drainfsm.runtime.ledger import Ledger
-from drainfsm.runtime.link import TcpLink
-from drainfsm.runtime.local_ranks import LocalRanks
-from drainfsm.runtime.node import Node
-from drainfsm.runtime.offset import Offset
-from drainfsm.runtime.publisher import Publisher
-from drainfsm.runtime.saves import Written
-from drainfsm.runtime.timekeeping import Limits
+from drainfsm.runtime.coordinator.coordinator import Coordinator
+from drainfsm.runtime.coordinator.decision_loop import DecisionLoop
+from drainfsm.runtime.coordinator.publisher import Publisher
+from drainfsm.runtime.coordinator.saves import Written
 from drainfsm.store.commits import CommitLog
 from drainfsm.store.requeues import restore_for
-from drainfsm.testing.simulator.__main__ import main
-from drainfsm.testing.simulator.seeds import plan_of
-from drainfsm.testing.simulator.shrink import rule_of, shrink
-from drainfsm.testing.simulator.simulation import simulate
+from drainfsm_kit.simulator.__main__ import main
+from drainfsm_kit.simulator.seeds import plan_of
+from drainfsm_kit.simulator.shrink import rule_of, shrink
+from drainfsm_kit.simulator.simulation import simulate
 
 SEEDS_MAX = 600
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -53,7 +53,7 @@ def restores_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(*given: Any, **named: Any) -> None:
         restore_for(*given, **named)
 
-    monkeypatch.setattr("drainfsm.runtime.attempt.restore_for", forgetful)
+    monkeypatch.setattr("drainfsm.runtime.coordinator.attempt.restore_for", forgetful)
 
 
 def no_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,16 +73,16 @@ def believes_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def never_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ledger, "_tick", lambda ledger: None)
+    monkeypatch.setattr(DecisionLoop, "_tick", lambda ledger: None)
 
 
 def acts_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, later = Ledger._append, list[asyncio.Future[None]]()
+    real, later = DecisionLoop._append, list[asyncio.Future[None]]()
 
-    async def append(ledger: Ledger, records: list[Record]) -> None:
+    async def append(ledger: DecisionLoop, records: list[Record]) -> None:
         later.append(asyncio.ensure_future(real(ledger, records)))
 
-    monkeypatch.setattr(Ledger, "_append", append)
+    monkeypatch.setattr(DecisionLoop, "_append", append)
 
 
 def goes_on_without_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,4 +174,4 @@ def test_a_failure_prints_its_shrunk_history_and_the_command(
     printed = capsys.readouterr().out
     assert f"seed {seed}: I7: " in printed
     assert "epoch 2:" in printed
-    assert f"python -m drainfsm.testing.simulator --seed {seed} --keep " in printed
+    assert f"python -m drainfsm_kit.simulator --seed {seed} --keep " in printed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from drainfsm.testing.simulator.__main__ import main
-from drainfsm.testing.simulator.scale import Cost, measure
+from drainfsm_kit.simulator.__main__ import main
+from drainfsm_kit.simulator.scale import Cost, measure
 
 SIZES = (64, 256, 1_024)
 

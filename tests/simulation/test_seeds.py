@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from drainfsm.core.codec import encode
-from drainfsm.testing.simulator import report
-from drainfsm.testing.simulator.__main__ import main
-from drainfsm.testing.simulator.many import run_seeds
-from drainfsm.testing.simulator.seeds import PHASES
-from drainfsm.testing.simulator.simulation import Result, simulate_seed
+from drainfsm_kit.simulator import report
+from drainfsm_kit.simulator.__main__ import main
+from drainfsm_kit.simulator.many import run_seeds
+from drainfsm_kit.simulator.seeds import PHASES
+from drainfsm_kit.simulator.simulation import Result, simulate_seed
 
 SEEDS = range(1, 401)
 """``make simulate`` runs more of them."""

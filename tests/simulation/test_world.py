@@ -11,13 +11,13 @@ import pytest
 
 from drainfsm.errors import StoreUnreachableError
 from drainfsm.runtime.threads import in_thread
-from drainfsm.testing.simulator.fibers import FiberLock
-from drainfsm.testing.simulator.plan import Happening, Plan
-from drainfsm.testing.simulator.process import Process
-from drainfsm.testing.simulator.seeds import plan_of
-from drainfsm.testing.simulator.storage import StoreClient
-from drainfsm.testing.simulator.timeline import US_PER_S
-from drainfsm.testing.simulator.universe import Universe
+from drainfsm_kit.simulator.fibers import FiberLock
+from drainfsm_kit.simulator.plan import Happening, Plan
+from drainfsm_kit.simulator.process import Process
+from drainfsm_kit.simulator.seeds import plan_of
+from drainfsm_kit.simulator.storage import StoreClient
+from drainfsm_kit.simulator.timeline import US_PER_S
+from drainfsm_kit.simulator.universe import Universe
 
 HOUR_S = 3_600
 Main = Callable[[], Coroutine[Any, Any, int]]

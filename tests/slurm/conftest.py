@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drainfsm.testing.slurm_cluster import Cluster, SlurmJob, missing_programs, running_cluster
+from drainfsm_kit.slurm_cluster import Cluster, SlurmJob, missing_programs, running_cluster
 
 SCRIPTS = Path(__file__).parent
 DEPLOY = Path(__file__).parents[2] / "deploy" / "slurm"

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from drainfsm.core import events as e
-from drainfsm.testing.slurm_cluster import Cluster, SlurmJob, running_cluster
+from drainfsm_kit.slurm_cluster import Cluster, SlurmJob, running_cluster
 
 SCRIPTS = Path(__file__).parent
 DEPLOY = SCRIPTS.parents[1] / "deploy" / "slurm"

@@ -10,7 +10,7 @@ import pytest
 
 from drainfsm.core import events as e
 from drainfsm.core.notice import NoticeClass
-from drainfsm.testing.slurm_cluster import Cluster, SlurmJob
+from drainfsm_kit.slurm_cluster import Cluster, SlurmJob
 
 pytestmark = pytest.mark.slurm
 
@@ -168,7 +168,7 @@ def test_every_task_of_an_array_is_a_job_of_its_own(cluster: Cluster, submit: Su
 
 
 def test_torchrun_on_several_nodes_is_drained_and_resumes(cluster: Cluster, submit: Submit) -> None:
-    rank = ("-m", "drainfsm.testing.toy_rank", "--step-s", "0.05", "--trace", "{trace}")
+    rank = ("-m", "drainfsm_kit.toy_rank", "--step-s", "0.05", "--trace", "{trace}")
     job = submit("torchrun", *rank, RANKS_PER_NODE="2")
     job.wait_steps(5, rank=3)
     cluster.run("scancel", "--signal=USR1", job.job_id)

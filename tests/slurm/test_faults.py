@@ -11,7 +11,7 @@ import pytest
 
 from drainfsm.core import events as e
 from drainfsm.core.records import Record
-from drainfsm.testing.slurm_cluster import Cluster, SlurmJob
+from drainfsm_kit.slurm_cluster import Cluster, SlurmJob
 
 pytestmark = pytest.mark.slurm
 

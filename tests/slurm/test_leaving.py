@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from drainfsm.core import events as e
-from drainfsm.testing.slurm_cluster import Cluster, SlurmJob
+from drainfsm_kit.slurm_cluster import Cluster, SlurmJob
 
 pytestmark = pytest.mark.slurm
 

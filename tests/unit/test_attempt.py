@@ -8,9 +8,9 @@ import pytest
 
 from drainfsm.errors import ConfigError, JournalUnusableError
 from drainfsm.log.journal import Journal, journal_path
-from drainfsm.runtime.attempt import Attempt, claim_attempt
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator.attempt import Attempt, claim_attempt
 from drainfsm.store import CommitLog, open_store
 
 

@@ -15,7 +15,7 @@ from drainfsm.checkpoint import Checkpoint
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.store import open_store
-from drainfsm.testing.ranks import RecordedPort, commit_saved
+from drainfsm_kit.ranks import RecordedPort, commit_saved
 
 
 class Port(RecordedPort):

@@ -16,7 +16,7 @@ from drainfsm.checkpoint.room import Room, check_room
 from drainfsm.core.events import MemoryShortage
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.errors import NoRoomError
-from drainfsm.testing.ranks import RecordedPort
+from drainfsm_kit.ranks import RecordedPort
 
 KIB = 1_024
 

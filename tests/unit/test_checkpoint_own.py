@@ -22,7 +22,7 @@ from drainfsm.errors import (
     RestoreRefusedError,
 )
 from drainfsm.store import open_store
-from drainfsm.testing.ranks import RecordedPort, Report, commit_saved
+from drainfsm_kit.ranks import RecordedPort, Report, commit_saved
 
 PERIODIC = generation_id(epoch=1, step=1, saver="p")
 DRAIN = generation_id(epoch=1, step=2, saver="d1")

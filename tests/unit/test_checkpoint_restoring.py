@@ -20,7 +20,7 @@ from drainfsm.core.state import generation_id
 from drainfsm.errors import ConfigError, ManifestMismatchError, RestoreRefusedError
 from drainfsm.store import open_store
 from drainfsm.store.generations import read_manifest
-from drainfsm.testing.ranks import RecordedPort, commit_saved
+from drainfsm_kit.ranks import RecordedPort, commit_saved
 
 GENERATION = generation_id(epoch=1, step=4, saver="d1")
 LAYOUT = {"dp": 1}

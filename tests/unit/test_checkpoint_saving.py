@@ -21,7 +21,7 @@ from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.errors import ConfigError
 from drainfsm.store import PosixStore, open_store
-from drainfsm.testing.ranks import RecordedPort, commit_saved
+from drainfsm_kit.ranks import RecordedPort, commit_saved
 
 STEPS = 12
 WAIT_S_MAX = 60

@@ -26,8 +26,8 @@ from drainfsm.errors import ManifestMismatchError
 from drainfsm.store import open_store
 from drainfsm.store.drills import read_drills, record_drill
 from drainfsm.store.generations import generation_prefix, read_manifest
-from drainfsm.testing.ranks import JOB, RecordedPort, commit_saved
 from drainfsm.testing.scenario import Scenario
+from drainfsm_kit.ranks import JOB, RecordedPort, commit_saved
 
 Output = pytest.CaptureFixture[str]
 DRAIN_AT = 1

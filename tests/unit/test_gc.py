@@ -25,8 +25,8 @@ from drainfsm.store.generations import generation_prefix, read_manifest, write_m
 from drainfsm.store.posix import PosixStore
 from drainfsm.store.requeues import restore_for, write_requeue
 from drainfsm.store.retention import Retention, plan, protected
-from drainfsm.testing.ranks import RecordedPort
 from drainfsm.testing.stores import MemoryStore
+from drainfsm_kit.ranks import RecordedPort
 
 Output = pytest.CaptureFixture[str]
 ALL = Retention()

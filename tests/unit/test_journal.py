@@ -23,7 +23,7 @@ from drainfsm.errors import (
 )
 from drainfsm.log.frames import frame, header_bytes
 from drainfsm.log.journal import Journal, journal_path, journals, read_journal
-from drainfsm.testing.logs import records_of
+from drainfsm_kit.logs import records_of
 
 TEN = records_of("job", 10)
 
@@ -99,7 +99,7 @@ def test_the_lock_dies_with_its_process(path: Path) -> None:
 def test_every_record_that_was_acknowledged_survives_sigkill(path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from drainfsm.log.journal import Journal\n"
-        "from drainfsm.testing.logs import records_of\n"
+        "from drainfsm_kit.logs import records_of\n"
         "journal = Journal.open(Path(sys.argv[1]), job_id='job', epoch=1)\n"
         "for record in records_of('job', 100_000):\n"
         "    journal.append(record); print(record.follows, flush=True)"

@@ -13,11 +13,11 @@ from drainfsm.core.budget import Sample
 from drainfsm.core.orders import CapacitySettings, CheckpointSettings
 from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
 from drainfsm.core.state import Committed, State
-from drainfsm.runtime import requeueing
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.devices import accelerators
-from drainfsm.runtime.node_messages import NodeRestored
-from drainfsm.runtime.requeueing import requeue_record
+from drainfsm.runtime.coordinator import requeue
+from drainfsm.runtime.coordinator.devices import accelerators
+from drainfsm.runtime.coordinator.requeue import requeue_record
+from drainfsm.runtime.wire.node_messages import NodeRestored
 
 OPERATE = Path(__file__).parents[2] / "docs" / "operate.md"
 OLD = Committed(generation_id="old", manifest_digest="sha256:old", step=7)
@@ -45,7 +45,7 @@ SAMPLE = Sample(world_size=2, save_bytes=3_000, store="s", durable_ms=1_500, com
 
 @pytest.fixture(autouse=True)
 def no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requeueing, "accelerators", lambda: 0)
+    monkeypatch.setattr(requeue, "accelerators", lambda: 0)
 
 
 def config(**options: Any) -> RunConfig:
@@ -106,7 +106,7 @@ def test_what_was_not_measured_keeps_what_the_record_before_says() -> None:
 
 
 def test_devices_are_counted_where_nobody_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requeueing, "accelerators", lambda: 8)
+    monkeypatch.setattr(requeue, "accelerators", lambda: 8)
     two = config(nnodes=2, coordinator="host:1")
     assert recorded(State(), config=two).capacity.accelerator_count == 16
 

@@ -26,7 +26,7 @@ from drainfsm.errors import (
 )
 from drainfsm.store import CommitLog, open_store
 from drainfsm.store.requeues import restore_for
-from drainfsm.testing.ranks import JOB, RecordedPort, commit_saved
+from drainfsm_kit.ranks import JOB, RecordedPort, commit_saved
 
 OLDER = generation_id(epoch=1, step=2, saver="p")
 NEWER = generation_id(epoch=1, step=4, saver="d1")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from drainfsm.core.budget import Allowances
 from drainfsm.core.notice import Notice, NoticeClass
-from drainfsm.runtime import messages as m
-from drainfsm.runtime import node_messages as n
+from drainfsm.runtime.agent.clock_offset import HEARD_MAX, Offset
+from drainfsm.runtime.agent.limits import Limits
+from drainfsm.runtime.agent.notices import OWN_DECISION_MS_MIN, Notices
+from drainfsm.runtime.agent.signals import notice_of
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.notices import OWN_DECISION_MS_MIN, Notices
-from drainfsm.runtime.offset import HEARD_MAX, Offset
-from drainfsm.runtime.signals import notice_of
-from drainfsm.runtime.timekeeping import Limits
+from drainfsm.runtime.wire import node_messages as n
+from drainfsm.runtime.wire import rank_messages as m
 
 CONFIG = RunConfig(
     job="job",

@@ -8,10 +8,10 @@ from drainfsm.core import inputs as i
 from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.manifest import Entry
 from drainfsm.core.state import Phase, State
-from drainfsm.runtime import messages as m
-from drainfsm.runtime import node_messages as n
-from drainfsm.runtime.gather import REFUSALS_MAX, Gather
-from drainfsm.runtime.saves import Saves
+from drainfsm.runtime.coordinator.gather import REFUSALS_MAX, Gather
+from drainfsm.runtime.coordinator.saves import Saves
+from drainfsm.runtime.wire import node_messages as n
+from drainfsm.runtime.wire import rank_messages as m
 
 
 def formed(*ranks: int, restart: int = 0, save_bytes: int = 0) -> n.NodeFormed:

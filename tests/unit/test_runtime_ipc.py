@@ -8,15 +8,15 @@ import struct
 import pytest
 
 from drainfsm.errors import ProtocolError
-from drainfsm.runtime import messages as m
-from drainfsm.runtime.ipc import FRAME_BYTES_MAX, Codec, FrameBuffer, encode_frame
-from drainfsm.runtime.streams import read_message
+from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.wire.frames import FRAME_BYTES_MAX, Codec, FrameBuffer, encode_frame
+from drainfsm.runtime.wire.streams import read_message
 
 RANKS: Codec[m.ToRank] = Codec(m.ToRank)
 
 
 def test_messages_come_out_as_they_went_in_however_the_bytes_arrive() -> None:
-    sent = [m.Hold(), m.ReleaseTo(stop_step=7), m.Leave(at_step=None), m.Leave(at_step=3)]
+    sent = [m.Hold(), m.Release(stop_step=7), m.Leave(at_step=None), m.Leave(at_step=3)]
     data = b"".join(encode_frame(message) for message in sent)
     for size in (1, 2, 3, 7, len(data)):
         buffer = FrameBuffer(RANKS)

@@ -25,18 +25,19 @@ from drainfsm.errors import (
     NodeRankTakenError,
     ProtocolError,
 )
-from drainfsm.runtime import auth, link
-from drainfsm.runtime import node_messages as n
-from drainfsm.runtime.attempt import claim_attempt
+from drainfsm.runtime.agent import coordinator_link
+from drainfsm.runtime.agent.coordinator_link import TcpLink, join
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.coordinator import Coordinator
-from drainfsm.runtime.hub import Hub, bind
-from drainfsm.runtime.ipc import Codec
-from drainfsm.runtime.link import TcpLink, join
-from drainfsm.runtime.streams import read_message, write_message
-from drainfsm.runtime.tasks import Tasks
-from drainfsm.testing.running import free_port
+from drainfsm.runtime.coordinator.attempt import claim_attempt
+from drainfsm.runtime.coordinator.coordinator import Coordinator
+from drainfsm.runtime.coordinator.node_server import NodeServer, bind
+from drainfsm.runtime.threads import Tasks
+from drainfsm.runtime.wire import handshake
+from drainfsm.runtime.wire import node_messages as n
+from drainfsm.runtime.wire.frames import Codec
+from drainfsm.runtime.wire.streams import read_message, write_message
+from drainfsm_kit.running import free_port
 
 HEARD_S = 30.0
 
@@ -65,7 +66,7 @@ async def coordinating(config: RunConfig) -> AsyncIterator[Coordinator]:
     bound = bind(config)
     attempt = claim_attempt(config, clock, warn=said.append)
     coordinator = Coordinator(attempt, config, clock, warn=said.append)
-    hub = Hub(coordinator, config, warn=said.append)
+    hub = NodeServer(coordinator, config, warn=said.append)
     await hub.listen(bound)
     tasks = Tasks(said.append)
 
@@ -169,7 +170,7 @@ def test_a_coordinator_that_does_not_know_the_token_is_found_out(config: RunConf
     """It lets everybody in, to be told what they hear."""
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        challenge = n.Challenge(protocol_version=n.PROTOCOL_VERSION, nonce=auth.nonce())
+        challenge = n.Challenge(protocol_version=n.PROTOCOL_VERSION, nonce=handshake.nonce())
         write_message(writer, challenge)
         proof = await read_message(reader, Codec[n.Proof](n.Proof))
         assert proof is not None
@@ -189,15 +190,15 @@ def test_a_coordinator_that_does_not_know_the_token_is_found_out(config: RunConf
 
 
 def test_a_proof_cannot_be_replayed_or_reflected() -> None:
-    ours, theirs = auth.nonce(), auth.nonce()
-    agent = auth.proof("secret", by="agent", theirs=theirs, own=ours, claims="job/1/2")
+    ours, theirs = handshake.nonce(), handshake.nonce()
+    agent = handshake.proof("secret", by="agent", theirs=theirs, own=ours, claims="job/1/2")
     for other in (
-        auth.proof("secret", by="agent", theirs=auth.nonce(), own=ours, claims="job/1/2"),
-        auth.proof("secret", by="coordinator", theirs=theirs, own=ours, claims="job/1/2"),
-        auth.proof("secret", by="agent", theirs=theirs, own=ours, claims="job/0/2"),
-        auth.proof("guess", by="agent", theirs=theirs, own=ours, claims="job/1/2"),
+        handshake.proof("secret", by="agent", theirs=handshake.nonce(), own=ours, claims="job/1/2"),
+        handshake.proof("secret", by="coordinator", theirs=theirs, own=ours, claims="job/1/2"),
+        handshake.proof("secret", by="agent", theirs=theirs, own=ours, claims="job/0/2"),
+        handshake.proof("guess", by="agent", theirs=theirs, own=ours, claims="job/1/2"),
     ):
-        assert not auth.holds(agent, other)
+        assert not handshake.verify_mac(agent, other)
 
 
 def test_no_coordinator_is_told_after_the_configured_time(config: RunConfig) -> None:
@@ -208,7 +209,7 @@ def test_no_coordinator_is_told_after_the_configured_time(config: RunConfig) -> 
 def test_a_coordinator_that_lets_agents_connect_and_says_nothing_is_given_up(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(coordinator_link, "HANDSHAKE_S", 0.1)
 
     async def run() -> None:
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -303,4 +304,4 @@ def test_with_tls_both_sides_show_a_certificate(
 def test_a_certificate_that_cannot_be_read_is_told(config: RunConfig, tmp_path: Path) -> None:
     missing = replace(config, tls_cert=str(tmp_path / "none"), tls_key=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="tls_cert"):
-        auth.server_tls(missing)
+        handshake.server_tls(missing)

@@ -9,9 +9,9 @@ import pytest
 from drainfsm.core.events import MemoryShortage, MissingRank
 from drainfsm.core.inputs import NodePosition
 from drainfsm.core.manifest import Entry
-from drainfsm.runtime import messages as m
-from drainfsm.runtime import node_messages as n
-from drainfsm.runtime.local_ranks import LocalRanks, Send
+from drainfsm.runtime.agent.local_ranks import LocalRanks, Send
+from drainfsm.runtime.wire import node_messages as n
+from drainfsm.runtime.wire import rank_messages as m
 
 SHORTAGE = MemoryShortage(host="a", needed_bytes=2, free_bytes=1)
 
@@ -154,7 +154,7 @@ def test_a_rank_that_attaches_during_a_drain_is_told_what_the_others_were(node: 
     node.ranks.hold()
     node.ranks.release_to(9)
     node.attach(3)
-    assert node.told[3] == [m.Hold(number=1), m.ReleaseTo(stop_step=9)]
+    assert node.told[3] == [m.Hold(number=1), m.Release(stop_step=9)]
     node.ranks.leave(9)
     node.end(3)
     node.attach(3)
@@ -265,7 +265,7 @@ def test_a_save_that_was_given_up_is_not_reported_any_more(formed: OneNode) -> N
     formed.ranks.abort("g")
     formed.say(3, durable(3))
     assert [type(report) for report in formed.new_reports()] == []
-    assert formed.told[2] == formed.told[3] == [m.AbortSave(generation_id="g")]
+    assert formed.told[2] == formed.told[3] == [m.Abort(generation_id="g")]
 
 
 def test_the_first_step_and_the_restore_are_reported_with_the_last_rank(formed: OneNode) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from drainfsm.errors import ConfigError
-from drainfsm.runtime import places
-from drainfsm.runtime.places import RunInfo, control_link, control_links
+from drainfsm.runtime import paths
+from drainfsm.runtime.paths import RunInfo, control_link, control_links
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +18,8 @@ def _runtime_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 def test_sockets_have_short_names_whatever_the_job_is_called(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["directory"] * 30)
-    path = places.agent_socket(deep, job="j" * 64, node_rank=65_535)
-    assert len(str(path)) <= places.UNIX_PATH_BYTES_MAX
+    path = paths.agent_socket(deep, job="j" * 64, node_rank=65_535)
+    assert len(str(path)) <= paths.UNIX_PATH_BYTES_MAX
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
@@ -29,7 +29,7 @@ def test_a_runtime_directory_with_a_long_name_is_not_used(
     deep = tmp_path.joinpath(*["directory"] * 12)
     deep.mkdir(parents=True)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    assert str(places.socket_dir()).startswith("/tmp/drainfsm-")
+    assert str(paths.socket_dir()).startswith("/tmp/drainfsm-")
 
 
 def test_jobs_of_one_name_in_two_state_directories_are_two(tmp_path: Path) -> None:
@@ -61,19 +61,19 @@ def test_the_newest_agent_takes_over_and_the_old_one_leaves_it_alone(tmp_path: P
 
 
 def test_a_socket_directory_that_is_no_directory_is_refused(tmp_path: Path) -> None:
-    base = places.socket_dir().parent
-    places.socket_dir().rmdir()
+    base = paths.socket_dir().parent
+    paths.socket_dir().rmdir()
     (base / "drainfsm").symlink_to(tmp_path)
     with pytest.raises(ConfigError, match="somebody else"):
-        places.socket_dir()
+        paths.socket_dir()
 
 
 def test_run_json_is_read_back_and_belongs_to_its_owner_alone(tmp_path: Path) -> None:
     info = RunInfo(job_id="job", epoch=3, pid=7, nats_url="nats://t@h:1", coordinator="h:2")
-    assert places.read_run_info(tmp_path, "job") is None
-    places.write_run_info(tmp_path, info)
-    assert places.read_run_info(tmp_path, "job") == info
-    path = places.run_info_path(tmp_path, "job")
+    assert paths.read_run_info(tmp_path, "job") is None
+    paths.write_run_info(tmp_path, info)
+    assert paths.read_run_info(tmp_path, "job") == info
+    path = paths.run_info_path(tmp_path, "job")
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("{")
-    assert places.read_run_info(tmp_path, "job") is None
+    assert paths.read_run_info(tmp_path, "job") is None

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from drainfsm.runtime.exitcodes import exit_status, shell_code, told, watch_exit
-from drainfsm.runtime.job_code import Failure, JobCode, cause_of
+from drainfsm.core.failures import Failure, cause_of
+from drainfsm.runtime.processes.exit_codes import describe_exit, exit_status, shell_code, watch_exit
+from drainfsm.runtime.processes.job_code import JobCode
 
 TEST = """
 import asyncio, os, sys
-from drainfsm.runtime.job import Job, become_subreaper
+from drainfsm.runtime.processes.job import Job, become_subreaper
 become_subreaper()
 
 async def main():
@@ -182,7 +183,7 @@ def test_a_process_that_cannot_be_seen_is_not_watched() -> None:
     ],
 )
 def test_how_a_process_ended_is_said_plainly(code: int | None, text: str) -> None:
-    assert told(code) == text
+    assert describe_exit(code) == text
 
 
 def test_the_first_rank_that_failed_tells_why() -> None:
@@ -211,7 +212,7 @@ def test_one_is_the_code_of_those_who_were_left_alone_and_not_the_cause() -> Non
 SHIELDED = """
 import multiprocessing, os, signal, sys, time
 import drainfsm
-from drainfsm.runtime.shield import shield_children
+from drainfsm.runtime.rank.shield import shield_children
 
 def work(pipe):
     pipe.send(os.getpid())

@@ -13,8 +13,8 @@ from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import generation_id
 from drainfsm.errors import SaveFailedError
 from drainfsm.runtime.clock import Clock
-from drainfsm.runtime.publisher import Publisher
-from drainfsm.runtime.saves import Written
+from drainfsm.runtime.coordinator.publisher import Publisher
+from drainfsm.runtime.coordinator.saves import Written
 from drainfsm.store import CommitLog, open_store
 from drainfsm.store.generations import generation_prefix
 

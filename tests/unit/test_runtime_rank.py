@@ -16,10 +16,10 @@ import pytest
 
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.errors import AgentUnreachableError, ConfigError
-from drainfsm.runtime import messages as m
-from drainfsm.runtime.attach import attach_session
-from drainfsm.runtime.ipc import Codec, encode_frame, receive
-from drainfsm.runtime.rank import Session
+from drainfsm.runtime.rank.attach import attach_session
+from drainfsm.runtime.rank.session import Session
+from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.wire.frames import Codec, encode_frame, receive
 
 T = TypeVar("T", bound=m.Message)
 JOIN_S = 60.0
@@ -104,7 +104,7 @@ def test_a_rank_runs_to_the_stop_step_saves_there_and_leaves(agent: FakeAgent) -
         agent.order(m.Hold())
         held_at = agent.hear(m.Position).step
         stop_step = held_at + 5
-        agent.order(m.ReleaseTo(stop_step=stop_step))
+        agent.order(m.Release(stop_step=stop_step))
         assert agent.hear(m.Quiesced).step == stop_step
         assert handled == ["quiesced"]
         assert session.draining
@@ -172,7 +172,7 @@ def test_no_rank_runs_more_than_one_step_beyond_what_was_reported(agent: FakeAge
             for _ in range(400):
                 agent.order(m.Hold())
                 reported = agent.hear(m.Position).step
-                agent.order(m.ReleaseTo(stop_step=reported + 1))
+                agent.order(m.Release(stop_step=reported + 1))
                 assert agent.hear(m.Quiesced).step == reported + 1
                 agent.order(m.Resume())
                 for _ in range(chance.randrange(200)):
@@ -220,7 +220,7 @@ def test_a_save_that_raises_is_reported_and_the_rank_stays_until_it_may_leave(
         agent.hear(m.FirstStep)
         agent.order(m.Hold())
         stop_step = agent.hear(m.Position).step + 1
-        agent.order(m.ReleaseTo(stop_step=stop_step))
+        agent.order(m.Release(stop_step=stop_step))
         agent.hear(m.Quiesced)
         order = SaveOrder(generation_id="g", step=stop_step, durable_by_unix_ms=1)
         agent.order(m.Save(order=order))
@@ -239,7 +239,7 @@ def test_a_session_is_not_closed_before_the_save_in_flight_is_finished(agent: Fa
 
 
 def test_a_save_that_was_given_up_is_known(agent: FakeAgent) -> None:
-    agent.order(m.AbortSave(generation_id="g"))
+    agent.order(m.Abort(generation_id="g"))
     agent.order(m.Ask())
     agent.hear(m.Position)
     assert agent.session.save_aborted("g")
@@ -334,8 +334,8 @@ def test_a_launcher_variable_that_is_no_number_is_named() -> None:
 LONELY = """
 import socket, sys, time
 from drainfsm.core.orders import CheckpointSettings
-from drainfsm.runtime import messages as m
-from drainfsm.runtime.rank import Session
+from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.rank.session import Session
 ours, theirs = socket.socketpair()
 session = Session(m.Attached(rank=0, world_size=1, job_id="j", epoch=1, store_url="",
                              settings=CheckpointSettings(), restore=None), ours)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainfsm.cli.main import main
-from drainfsm.runtime.places import RunInfo, run_info_path, write_run_info
+from drainfsm.runtime.liveness import Sign, ended_with, give_sign, sign_of_life
+from drainfsm.runtime.paths import RunInfo, run_info_path, write_run_info
 from drainfsm.runtime.supervisor import Policy, Supervisor, wants_restart
-from drainfsm.runtime.vitals import Sign, ended_with, give_sign, sign_of_life
 
 SCRIPT = """
 import os, pathlib, signal, sys, time

@@ -1,0 +1,24 @@
+"""Which of several failures tells why a job ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+FALLOUT_MS = 500
+"""A rank that lost its peer ends within this, as a rule, and with 1: Python's code of an exception.
+So a 1 is not taken for the cause where something else was seen so soon after it."""
+
+
+class Failure(NamedTuple):
+    at_unix_ms: int
+    exit_code: int
+
+
+def cause_of(failures: Iterable[Failure]) -> Failure | None:
+    """The failure that tells why; None: there was none."""
+    ordered = sorted(failures)
+    if not ordered:
+        return None
+    close = [one for one in ordered if one.at_unix_ms <= ordered[0].at_unix_ms + FALLOUT_MS]
+    return next((one for one in close if one.exit_code != 1), ordered[0])

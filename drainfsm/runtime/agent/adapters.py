@@ -1,0 +1,175 @@
+"""The adapters of one agent: notice sources that are watched, the cordon, and the last acts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from drainfsm.adapter import Adapter, AdapterContext, Interpreter, Staying
+from drainfsm.core.notice import Notice
+from drainfsm.runtime.agent.adapter_loader import load_adapter
+from drainfsm.runtime.clock import Clock, loop_ms
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.threads import Tasks
+
+RESTART_S = 1.0
+"""Before a source that failed is watched again; doubles up to ``RESTART_S_MAX``."""
+
+RESTART_S_MAX = 30.0
+INTERPRET_MS = 1_000
+"""What the handler's allowance is for: until then a signal's deadline is the job's grace."""
+
+
+class NoticeListener(Protocol):
+    """Where what is heard goes: the agent."""
+
+    def hear(self, notice: Notice) -> None: ...
+    def take_back(self, source: str, native_id: str, reason: str) -> None: ...
+    def source_state(self, source: str, since_unix_ms: int | None, detail: str) -> None: ...
+
+
+class Sink:
+    """A ``NoticeSink``: hands on what is new, once."""
+
+    def __init__(self, ears: NoticeListener) -> None:
+        self._ears = ears
+        self._present: dict[str, Notice] = {}
+        self._unknown: set[str] = set()
+
+    def notice(self, notice: Notice) -> None:
+        before = self._present.get(notice.identity)
+        if before is not None and _same(before, notice):
+            return
+        self._present[notice.identity] = notice
+        self._ears.hear(notice)
+
+    def withdraw(self, *, source: str, native_id: str, reason: str) -> None:
+        if self._present.pop(f"{source}/{native_id}", None) is not None:
+            self._ears.take_back(source, native_id, reason)
+
+    def unknown(self, *, source: str, since_unix_ms: int, detail: str) -> None:
+        if source not in self._unknown:
+            self._unknown.add(source)
+            self._ears.source_state(source, since_unix_ms, detail)
+
+    def recovered(self, *, source: str) -> None:
+        if source in self._unknown:
+            self._unknown.discard(source)
+            self._ears.source_state(source, None, "")
+
+
+def _same(before: Notice, now: Notice) -> bool:
+    """Heard again, only later: the core takes the earliest deadline anyway."""
+    return (before.notice_class, before.deadline_unix_ms, before.nodes, before.cause) == (
+        now.notice_class,
+        now.deadline_unix_ms,
+        now.nodes,
+        now.cause,
+    )
+
+
+class RunningAdapters:
+    def __init__(
+        self,
+        config: RunConfig,
+        clock: Clock,
+        *,
+        epoch: int,
+        warn: Callable[[str], None],
+        load: Callable[[str, AdapterContext], Adapter] = load_adapter,
+    ) -> None:
+        """Raises: ConfigError: an adapter is not installed."""
+        self._config = config
+        self._clock = clock
+        self._warn = warn
+        self._adapters: dict[str, Adapter] = {}
+        for name in dict.fromkeys((*config.source, *filter(None, (config.cordon,)))):
+            context = AdapterContext(
+                job_id=config.job,
+                epoch=epoch,
+                node_rank=config.node_rank,
+                node_count=config.nnodes,
+                grace_ms=round(config.grace_s * 1_000),
+                options=config.adapters.get(name, {}),
+                now_unix_ms=clock.now_unix_ms,
+            )
+            self._adapters[name] = load(name, context)
+
+    def start(self, tasks: Tasks, ears: NoticeListener) -> None:
+        for name in self._config.source:
+            tasks.start(self._watch(name, Sink(ears), ears))
+
+    async def _watch(self, name: str, sink: Sink, ears: NoticeListener) -> None:
+        pause_s = RESTART_S
+        while True:
+            began_ms = loop_ms()
+            try:
+                await self._adapters[name].watch(sink)
+                detail = "the source stopped by itself"
+            except Exception as error:  # an adapter's bug must not end the job
+                detail = f"{type(error).__name__}: {error}"
+            self._warn(f"source {name}: {detail}; watched again in {pause_s:g} s")
+            ears.source_state(name, self._clock.now_unix_ms(), detail)
+            await asyncio.sleep(pause_s)
+            ran_ms = loop_ms() - began_ms
+            pause_s = RESTART_S if ran_ms > 60_000 else min(RESTART_S_MAX, pause_s * 2)
+
+    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> tuple[str, str]:
+        """Outcome and detail, within the time."""
+        adapter = self._adapters.get(self._config.cordon)
+        if adapter is None:
+            return "not_configured", ""
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                detail = await adapter.cordon(nodes, timeout_ms=timeout_ms)
+        except TimeoutError:
+            return "timed_out", f"no answer within {timeout_ms} ms"
+        except Exception as error:  # recorded; the drain goes on
+            return "failed", f"{type(error).__name__}: {error}"
+        return "success", detail
+
+    async def interpret(self, notice: Notice) -> Notice | None:
+        """A signal's notice, with what a source makes of it. None: that source has said it all."""
+        for name in self._config.source:
+            adapter = self._adapters[name]
+            if not isinstance(adapter, Interpreter):
+                continue
+            try:
+                async with asyncio.timeout(INTERPRET_MS / 1_000):
+                    meaning = await adapter.interpret(notice, timeout_ms=INTERPRET_MS)
+            except TimeoutError:
+                self._warn(f"{name}: took too long to say what {notice.native_id} means")
+            except Exception as error:  # the bare signal still counts
+                self._warn(f"{name}: {type(error).__name__}: {error}")
+            else:
+                if meaning is None:
+                    self._warn(f"{name}: {notice.native_id} says no more than what is known")
+                return meaning
+        return notice
+
+    async def stay(self) -> None:
+        """The last of all: where the platform must end this process, wait for it."""
+        for adapter in self._adapters.values():
+            if isinstance(adapter, Staying):
+                await adapter.stay()
+
+    async def left(self, *, requeue: bool, timeout_ms: int) -> None:
+        """The whole job has left: every adapter's last act, side by side."""
+        acts = [
+            self._left(name, adapter, requeue=requeue, timeout_ms=timeout_ms)
+            for name, adapter in self._adapters.items()
+        ]
+        await asyncio.gather(*acts)
+
+    async def _left(self, name: str, adapter: Adapter, *, requeue: bool, timeout_ms: int) -> None:
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                detail = await adapter.left(requeue=requeue, timeout_ms=timeout_ms)
+        except TimeoutError:
+            self._warn(f"{name}: its last act took longer than {timeout_ms} ms")
+        except Exception as error:  # an adapter's bug must not keep the process
+            self._warn(f"{name}: {type(error).__name__}: {error}")
+        else:
+            if detail:
+                self._warn(f"{name}: {detail}")

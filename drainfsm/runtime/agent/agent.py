@@ -1,0 +1,194 @@
+"""``drainfsm run``: one agent per node. It owns the processes of the job, and the time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.core.notice import Notice
+from drainfsm.errors import CoordinatorLostError
+from drainfsm.runtime.agent.adapter_loader import find_adapter
+from drainfsm.runtime.agent.adapters import RunningAdapters
+from drainfsm.runtime.agent.clock_offset import Offset
+from drainfsm.runtime.agent.coordinator_link import CoordinatorLink, join
+from drainfsm.runtime.agent.host import Host
+from drainfsm.runtime.agent.job_timeout import hear_job_timeout
+from drainfsm.runtime.agent.node import Node
+from drainfsm.runtime.agent.notices import Notices
+from drainfsm.runtime.agent.signals import hear_signals
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.processes.job import become_subreaper
+from drainfsm.runtime.threads import Tasks
+from drainfsm.runtime.wire import handshake
+from drainfsm.runtime.wire import node_messages as n
+from drainfsm.store import open_store
+
+
+def warn(text: str) -> None:
+    sys.stderr.write(f"drainfsm: {text}\n")
+    sys.stderr.flush()
+
+
+async def run_agent(config: RunConfig) -> int:
+    """Runs the command under an agent. Returns the job's own exit code; 75 where it drained and
+    wants to be started again; 76 where a newer attempt has taken the job over.
+
+    Raises:
+        ConfigError: something cannot work as configured.
+        StoreUnreachableError: the store did not answer, and nothing was started.
+        StoreError, CheckpointError: the attempt could not be claimed, or not be restored.
+        AuthenticationError, NodeRankTakenError, CoordinatorLostError: this node was not let in.
+    """
+    for name in config.source:
+        find_adapter(name)
+    if config.cordon:
+        find_adapter(config.cordon, option="cordon")
+    if config.nnodes > 1:
+        handshake.server_tls(config)
+        handshake.client_tls(config)
+        if not config.token:
+            token = await asyncio.to_thread(handshake.stored_token, open_store(config.store))
+            config = msgspec.structs.replace(config, token=token)
+    become_subreaper()
+    return await Agent(config).run()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What an agent is put together from. The simulator has its own."""
+
+    start_host: Callable[..., Awaitable[Host]] = Host.start
+    make_hearing: Callable[..., RunningAdapters] = RunningAdapters
+    make_node: Callable[..., Node] = Node
+
+
+class Agent:
+    """The life of one agent: join, run the command, leave."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        warn: Callable[[str], None] = warn,
+        clock: Clock | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        self._config = config
+        self._warn = warn
+        self._clock = Clock() if clock is None else clock
+        self._parts = Parts() if parts is None else parts
+        self._tasks = Tasks(warn)
+        self._offset = Offset(self._clock)
+        self._notices = Notices(config, self._clock, self._offset, warn=warn)
+        self._host: Host | None = None
+        self._hearing: RunningAdapters | None = None
+        self._done_by_unix_ms = 0
+        """When the job has left: the end of what is left of the exit margin."""
+
+    async def run(self) -> int:
+        with hear_signals(self._config.signals, self._clock, self.hear):
+            exit_code = await self.live()
+            if self._hearing is not None:
+                await self._hearing.stay()
+            return exit_code
+
+    def hear(self, notice: Notice) -> None:
+        """From a signal."""
+        self._notices.hear(notice)
+
+    async def live(self) -> int:
+        """Deaf to signals."""
+        try:
+            return await self._run()
+        finally:
+            await self._tasks.cancel()
+
+    async def _run(self) -> int:
+        link = await self._notices.unless_overdue(self._join())
+        if link is None:
+            self._warn("a notice came, and its time is up before the job could start")
+            return EX_TEMPFAIL
+        try:
+            return await self._run_node(link)
+        finally:
+            link.close()
+            if self._host is not None:
+                await self._host.close(timeout_ms=self._close_ms())
+
+    def _close_ms(self) -> int:
+        """Until the time to be done, and a share of the exit margin in any case."""
+        left_ms = self._done_by_unix_ms - self._clock.now_unix_ms()
+        return max(left_ms, self._config.allowances.exit_margin_ms // 16)
+
+    async def _join(self) -> CoordinatorLink:
+        if self._config.node_rank > 0:
+            return await join(self._config, warn=self._warn)
+        self._host = await self._parts.start_host(
+            self._config, self._clock, self._tasks, warn=self._warn
+        )
+        return self._host.link
+
+    async def _run_node(self, link: CoordinatorLink) -> int:
+        config, epoch = self._config, link.welcome.epoch
+        self._offset.hear(link.welcome.now_unix_ms)
+        hearing = self._parts.make_hearing(config, self._clock, epoch=epoch, warn=self._warn)
+        self._hearing = hearing
+        node = self._parts.make_node(
+            config, self._clock, link, hearing, self._notices, self._tasks, self._warn, self._offset
+        )
+        if self._host is not None:
+            node.job.others.update(self._host.process_ids)
+            self._host.on_server_started = node.job.others.add
+            self._host.on_failed = node.lose
+            self._host.interpret_with(hearing.interpret)
+        connection = self._tasks.start(self._follow(link, node))
+        try:
+            async with node.listening():
+                self._notices.connect(link, node)
+                hearing.start(self._tasks, self._notices)
+                self._start_timeout(epoch)
+                node.start()
+                left = await node.left()
+            self._done_by_unix_ms = left.done_by_unix_ms
+            await self._say_goodbye(hearing, left)
+        finally:
+            connection.cancel()
+            await node.end()
+        return left.exit_code
+
+    def _start_timeout(self, epoch: int) -> None:
+        config = self._config
+        if config.job_timeout_s and config.node_rank == 0:
+            timeout = hear_job_timeout(
+                config.job_timeout_s, self._clock, epoch=epoch, hear=self.hear
+            )
+            self._tasks.start(timeout)
+
+    async def _follow(self, link: CoordinatorLink, node: Node) -> None:
+        try:
+            await link.run(node.on_order)
+        except CoordinatorLostError as error:
+            node.lose(f"{error}: the attempt is lost")
+        except Exception as error:
+            node.lose(f"a bug in handling an order: {error!r}")
+            raise
+
+    async def _say_goodbye(self, hearing: RunningAdapters, left: n.JobLeft) -> None:
+        """The log's last records, then the adapters' last acts, within the time: an acknowledgement
+        may let the platform take the machine away at once."""
+        timeout_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
+        if timeout_ms <= 0:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1_000):
+                if self._host is not None:
+                    await self._host.flush(timeout_ms=timeout_ms // 2)
+                left_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
+                await hearing.left(requeue=left.requeue, timeout_ms=left_ms)

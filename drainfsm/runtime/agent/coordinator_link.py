@@ -1,0 +1,208 @@
+"""An agent's way to the coordinator: inside the process on node 0, else over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from drainfsm.errors import (
+    AuthenticationError,
+    CoordinatorLostError,
+    NodeRankTakenError,
+    ProtocolError,
+    RuntimeFailure,
+)
+from drainfsm.runtime.clock import loop_ms
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator.coordinator import Coordinator
+from drainfsm.runtime.wire import handshake
+from drainfsm.runtime.wire import node_messages as n
+from drainfsm.runtime.wire.frames import HANDSHAKE_BYTES_MAX, Codec
+from drainfsm.runtime.wire.streams import read_message, write_message
+
+RETRY_S = 0.25
+"""Between tries to reach a coordinator that is not up yet."""
+
+HANDSHAKE_S = 10.0
+
+OnOrder = Callable[[n.ToNode], None]
+
+
+class CoordinatorLink(Protocol):
+    welcome: n.Welcome
+
+    def send(self, message: n.FromNode) -> None: ...
+
+    async def run(self, on_order: OnOrder) -> None:
+        """Delivers orders until cancelled.
+
+        Raises:
+            CoordinatorLostError: the coordinator went away.
+        """
+
+    def close(self) -> None: ...
+
+
+class LocalLink:
+    """To the coordinator in the same process. Messages are handed over in order, never inside
+    the call that sends them."""
+
+    def __init__(self, coordinator: Coordinator, *, node_rank: int) -> None:
+        self._coordinator = coordinator
+        self._node_rank = node_rank
+        self._orders: asyncio.Queue[n.ToNode] = asyncio.Queue()
+        self.welcome = coordinator.join(node_rank, self._orders.put_nowait)
+        coordinator.brief(node_rank)
+
+    def send(self, message: n.FromNode) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._coordinator.on_node, self._node_rank, message)
+
+    async def run(self, on_order: OnOrder) -> None:
+        while True:
+            on_order(await self._orders.get())
+
+    def close(self) -> None:
+        pass
+
+
+class TcpLink:
+    def __init__(
+        self,
+        welcome: n.Welcome,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        config: RunConfig,
+    ) -> None:
+        self.welcome = welcome
+        self._reader = reader
+        self._writer = writer
+        self._config = config
+        self._heard_ms = loop_ms()
+
+    def send(self, message: n.FromNode) -> None:
+        write_message(self._writer, message)
+
+    async def run(self, on_order: OnOrder) -> None:
+        beat = asyncio.get_running_loop().create_task(self._beat())
+        try:
+            await self._read(on_order)
+        except ProtocolError as error:
+            raise CoordinatorLostError(f"{error}") from error
+        finally:
+            beat.cancel()
+
+    async def _read(self, on_order: OnOrder) -> None:
+        codec: Codec[n.ToNode] = Codec(n.ToNode)
+        while (order := await read_message(self._reader, codec)) is not None:
+            self._heard_ms = loop_ms()
+            on_order(order)
+        raise CoordinatorLostError("the coordinator closed the connection")
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.heartbeat_s)
+            self.send(n.Heartbeat())
+            if loop_ms() - self._heard_ms > self._config.silence_s * 1_000:
+                self._writer.transport.abort()  # the reader sees the end, and says so
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
+    """Reach the coordinator, show the token, and be let in. Waits for one that is not up yet.
+
+    Raises:
+        AuthenticationError: the coordinator has another job token.
+        NodeRankTakenError: another agent has this node rank.
+        ProtocolError: what answers there is no coordinator of this job and version.
+        CoordinatorLostError: nothing answered for ``attach_s``.
+    """
+    began_ms, told = loop_ms(), False
+    while True:
+        try:
+            if (link := await _try_to_join(config)) is not None:
+                return link
+            trouble = "it closed the connection"  # an attempt that is just ending
+        except (OSError, TimeoutError) as error:
+            trouble = str(error) or "no answer"
+        if loop_ms() - began_ms > config.attach_s * 1_000:
+            raise CoordinatorLostError(
+                f"no coordinator at {config.coordinator} within {config.attach_s:g} s "
+                f"({trouble}): is the agent of node 0 running, and can it be reached?"
+            )
+        if not told:
+            warn(f"waiting for the coordinator at {config.coordinator} ({trouble})")
+            told = True
+        await asyncio.sleep(RETRY_S)
+
+
+async def _try_to_join(config: RunConfig) -> TcpLink | None:
+    """None: it closed the connection before we were in."""
+    host, _, port = config.coordinator.rpartition(":")
+    async with asyncio.timeout(HANDSHAKE_S):
+        reader, writer = await asyncio.open_connection(
+            host.strip("[]"), int(port), ssl=handshake.client_tls(config)
+        )
+    welcome = None
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            welcome = await _prove(config, reader, writer)
+    finally:
+        if welcome is None:
+            writer.close()
+    return None if welcome is None else TcpLink(welcome, reader, writer, config=config)
+
+
+async def _prove(
+    config: RunConfig, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> n.Welcome | None:
+    codec: Codec[n.Joining] = Codec(n.Joining)
+    challenge = await read_message(reader, codec, bytes_max=HANDSHAKE_BYTES_MAX)
+    if challenge is None:
+        return None
+    if not isinstance(challenge, n.Challenge):
+        raise _refused(challenge)
+    if challenge.protocol_version != n.PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the coordinator speaks protocol {challenge.protocol_version}, this agent "
+            f"{n.PROTOCOL_VERSION}: run one version of drainfsm on all nodes"
+        )
+    own = handshake.nonce()
+    claims = f"{config.job}/{config.node_rank}/{config.nnodes}"
+    write_message(
+        writer,
+        n.Proof(
+            job_id=config.job,
+            node_rank=config.node_rank,
+            node_count=config.nnodes,
+            nonce=own,
+            mac=handshake.proof(
+                config.token, by="agent", theirs=challenge.nonce, own=own, claims=claims
+            ),
+        ),
+    )
+    answer = await read_message(reader, codec)
+    if answer is None:
+        return None
+    if not isinstance(answer, n.Welcome):
+        raise _refused(answer)
+    expected = handshake.proof(
+        config.token, by="coordinator", theirs=own, own=challenge.nonce, claims=claims
+    )
+    if not handshake.verify_mac(answer.mac, expected):
+        raise AuthenticationError(f"what answers at {config.coordinator} has another job token")
+    return answer
+
+
+def _refused(answer: n.Joining) -> RuntimeFailure:
+    if isinstance(answer, n.Refusal):
+        known = {
+            "AuthenticationError": AuthenticationError,
+            "NodeRankTakenError": NodeRankTakenError,
+        }
+        return known.get(answer.error, ProtocolError)(answer.reason)
+    return ProtocolError(f"the coordinator sent a {type(answer).__name__} out of turn")

@@ -1,0 +1,286 @@
+"""One node of a running attempt: its ranks, its command, and what the coordinator orders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.core.events import NodeExit
+from drainfsm.runtime import paths
+from drainfsm.runtime.agent.adapters import RunningAdapters
+from drainfsm.runtime.agent.clock_offset import Offset
+from drainfsm.runtime.agent.coordinator_link import CoordinatorLink
+from drainfsm.runtime.agent.limits import Limits
+from drainfsm.runtime.agent.local_ranks import LocalRanks
+from drainfsm.runtime.agent.local_start import LocalStart
+from drainfsm.runtime.agent.notices import Notices
+from drainfsm.runtime.agent.rank_server import RankServer
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.processes.job import Job
+from drainfsm.runtime.processes.job_code import JobCode
+from drainfsm.runtime.threads import Tasks
+from drainfsm.runtime.wire import node_messages as n
+from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.wire.environment import EPOCH_VARIABLE, SOCKET_VARIABLE
+
+LATE_LEAD_MS_MAX = 150
+"""So long before a wait is over the late ranks are asked where they are, twice over."""
+
+REAP_S = 5.0
+LAUNCHER_S = 1.0
+"""For a launcher whose ranks have left: the torchrun of a node that is not the store's can spend
+many seconds in its exit barrier, asking a store that has gone."""
+
+END_S = 0.5
+"""The last wait for processes that were killed: usually they are long gone. At most half of what
+the backstop leaves between the end of the agent and the deadline."""
+
+
+OWN_EXIT_MS_MAX = 2_000
+"""From killing what is left, where nobody has answered a notice, to the end of the agent."""
+
+
+class Node:
+    """Everything on this node between joining and leaving."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        clock: Clock,
+        link: CoordinatorLink,
+        hearing: RunningAdapters,
+        notices: Notices,
+        tasks: Tasks,
+        warn: Callable[[str], None],
+        offset: Offset,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._link = link
+        self._hearing = hearing
+        self._notices = notices
+        self._tasks = tasks
+        self._warn = warn
+        self.job = Job(config.command, signals=config.signals)
+        self._code = JobCode()
+        self._ranks = LocalRanks(node=config.node_rank, node_count=config.nnodes, report=link.send)
+        self._start = LocalStart(link.welcome, self._ranks, link.send)
+        self._server = RankServer(
+            self._ranks,
+            start=self._start,
+            call=notices.call,
+            ends=self,
+            warn=warn,
+        )
+        self._offset = offset
+        self._limits = Limits(clock, kill=self._overran, leave=self._out_of_time)
+        self._late: asyncio.Task[None] | None = None
+        self._killed: tuple[int, ...] = ()
+        self._killing = False
+        self._launcher: asyncio.TimerHandle | None = None
+        self._launcher_ended = False
+        self._why_killed = ""
+        self._left: asyncio.Future[n.JobLeft] = asyncio.get_running_loop().create_future()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _socket(self) -> Path:
+        config = self._config
+        return paths.agent_socket(config.state_dir, job=config.job, node_rank=config.node_rank)
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Ranks can attach, and ``drainfsm notify`` finds the agent."""
+        config = self._config
+        self._socket.unlink(missing_ok=True)
+        await self._server.listen(self._socket)
+        try:
+            with paths.control_link(
+                self._socket, config.state_dir, job=config.job, node_rank=config.node_rank
+            ):
+                yield
+        finally:
+            await self._server.close()
+            self._socket.unlink(missing_ok=True)
+
+    def start(self) -> None:
+        """Raises: ConfigError: the command cannot be started."""
+        if not self._left.done():
+            self.job.start(self._variables())
+            self._tasks.start(self._follow_job())
+            self._tasks.start(self._reap())
+
+    def _variables(self) -> dict[str, str]:
+        epoch = self._link.welcome.epoch
+        return {SOCKET_VARIABLE: str(self._socket), EPOCH_VARIABLE: str(epoch)}
+
+    async def left(self) -> n.JobLeft:
+        """Until the whole job has left, or this node must."""
+        return await asyncio.shield(self._left)
+
+    async def end(self) -> None:
+        """No process of the job outlives its agent."""
+        self._limits.close()
+        margin_s = self._config.allowances.exit_margin_ms / 1_000
+        await self.job.kill(timeout_s=min(END_S, margin_s / 16))
+
+    def lose(self, reason: str) -> None:
+        """The attempt is lost: kill the ranks and leave, to be started again."""
+        if not self._left.done():
+            self._warn(reason)
+        self._leave_alone(EX_TEMPFAIL)
+
+    def _out_of_time(self) -> None:
+        self._leave_alone(EX_TEMPFAIL)
+
+    def _leave_alone(self, exit_code: int) -> None:
+        """Without the coordinator."""
+        self.job.kill_now()
+        if not self._left.done():
+            self._left.set_result(
+                n.JobLeft(
+                    exit_code=exit_code,
+                    requeue=True,
+                    done_by_unix_ms=self._clock.now_unix_ms(),
+                )
+            )
+
+    # --- the command ----------------------------------------------------------------------------
+
+    async def _follow_job(self) -> None:
+        await self.job.wait()
+        detail = self._why_killed
+        if not await self.job.wait_for_the_rest():
+            left = ", ".join(str(rank) for rank in self._ranks.ranks) or "none attached"
+            detail = detail or f"processes outlived the command and were killed (ranks: {left})"
+            if not await self.job.kill():
+                detail = f"{detail}; a process could not be killed"
+        code = self._code.of(self.job.exit_code or 0)
+        if self._launcher_ended:
+            code = self._code.of_ranks
+        self._link.send(
+            n.NodeExited(
+                exit=NodeExit(
+                    node=self._config.node_rank,
+                    exit_code=code,
+                    killed_ranks=self._killed,
+                    detail=detail,
+                ),
+                failed_unix_ms=self._code.failed_unix_ms,
+            )
+        )
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(REAP_S)
+            self.job.reap()
+
+    def rank_began(self, rank: int, incarnation: str) -> None:
+        self._code.rank_began(rank, incarnation)
+
+    def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None:
+        now_unix_ms = self._clock.now_unix_ms()
+        self._code.rank_ended(rank, incarnation, exit_code, now_unix_ms=now_unix_ms)
+        self._check_launcher()
+
+    def _check_launcher(self) -> None:
+        """The ranks have left as they were told: nobody waits long for what launched them."""
+        ended = self._code.all_ended(self._ranks.expected_count)
+        if self._ranks.leaving and ended and self._launcher is None:
+            loop = asyncio.get_running_loop()
+            self._launcher = loop.call_later(LAUNCHER_S, self._end_launcher)
+
+    def _end_launcher(self) -> None:
+        if self.job.exit_code is None and not self._killing:
+            self._killing = self._launcher_ended = True
+            self._why_killed = "the launcher outlived its ranks and was ended"
+            self._tasks.start(self._kill())
+
+    def _overran(self, why: str) -> None:
+        """The time to be gone is here."""
+        if self._killing:
+            return
+        self._killing = True
+        self._launcher_ended = self._code.all_ended(self._ranks.expected_count)
+        self._killed = self._code.live
+        self._why_killed = why
+        self._tasks.start(self._kill())
+
+    async def _kill(self) -> None:
+        await self.job.kill()
+
+    def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
+        """At most the same share of the exit margin as the coordinator's backstop leaves."""
+        exit_by = kill_by_unix_ms
+        if exit_by is not None:
+            exit_by += min(self._config.allowances.exit_margin_ms * 3 // 8, OWN_EXIT_MS_MAX)
+        self._limits.set_own(kill_by_unix_ms, exit_by)
+
+    # --- orders ---------------------------------------------------------------------------------
+
+    def on_order(self, order: n.ToNode) -> None:
+        ranks, here = self._ranks, self._offset.here
+        match order:
+            case n.Heartbeat(now_unix_ms=now):
+                if now is not None:
+                    self._offset.hear(now)
+            case n.NoticeAnswer():
+                self._notices.on_answer(order)
+            case n.SetBackstop(kill_by_unix_ms=kill_by, exit_by_unix_ms=exit_by):
+                self._limits.set_backstop(
+                    None if kill_by is None else here(kill_by),
+                    None if exit_by is None else here(exit_by),
+                )
+            case n.StartRanks():
+                self._start.on_answer(order)
+            case n.CordonNode():
+                self._tasks.start(self._cordon(order))
+            case n.HoldNode(answer_by_unix_ms=answer_by, drain_id=drain_id):
+                ranks.hold(drain_id)
+                self._expect(here(answer_by))
+            case n.ReleaseNode(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by):
+                ranks.release_to(stop_step)
+                self._expect(here(quiesce_by))
+            case n.ResumeNode():
+                self._expect(None)
+                ranks.resume()
+            case n.SaveNode(order=save):
+                ranks.save(m.Save(order=save))
+            case n.AbortNode(generation_id=generation_id):
+                ranks.abort(generation_id)
+            case n.LeaveNode(at_step=at_step, kill_by_unix_ms=kill_by):
+                self._expect(None)
+                ranks.leave(at_step)
+                self._limits.set_leave(here(kill_by))
+                self._check_launcher()
+            case n.JobLeft(done_by_unix_ms=done_by):
+                if not self._left.done():
+                    self._left.set_result(replace(order, done_by_unix_ms=here(done_by)))
+
+    def _expect(self, by_unix_ms: int | None) -> None:
+        """Report who is late, just before the wait is over."""
+        if self._late is not None:
+            self._late.cancel()
+        if by_unix_ms is not None:
+            self._late = self._tasks.start(self._report_late(by_unix_ms))
+
+    async def _report_late(self, by_unix_ms: int) -> None:
+        left_ms = max(0, by_unix_ms - self._clock.now_unix_ms())
+        lead_ms = min(LATE_LEAD_MS_MAX, left_ms // 8)
+        await asyncio.sleep(self._clock.seconds_until(by_unix_ms - 2 * lead_ms))
+        self._ranks.ask()
+        await asyncio.sleep(self._clock.seconds_until(by_unix_ms - lead_ms))
+        if missing := self._ranks.missing():
+            self._link.send(n.NodeLate(missing=missing))
+
+    async def _cordon(self, order: n.CordonNode) -> None:
+        outcome, detail = await self._hearing.cordon(order.nodes, timeout_ms=order.timeout_ms)
+        self._link.send(n.NodeCordonDone(outcome=outcome, detail=detail, drain_id=order.drain_id))

@@ -1,0 +1,176 @@
+"""Notices on their way to the coordinator, and the deadline that they set here at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.runtime.agent.clock_offset import Offset
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.wire import node_messages as n
+from drainfsm.runtime.wire import rank_messages as m
+
+T = TypeVar("T")
+
+ANSWER_S = 10.0
+"""For the coordinator to put a notice on record; ``drainfsm notify`` then reports no answer."""
+
+OWN_DECISION_MS_MIN = 1_000
+"""A node acts on a notice by itself no sooner than this: first the coordinator is asked."""
+
+
+class Sender(Protocol):
+    def send(self, message: n.FromNode) -> None: ...
+
+
+class Timekeeper(Protocol):
+    """Who ends the job by a time: the node."""
+
+    def set_own_limit(self, kill_by_unix_ms: int | None) -> None: ...
+
+
+class Notices:
+    """Queues what is heard before the coordinator is reached; hands on and waits for answers."""
+
+    def __init__(
+        self, config: RunConfig, clock: Clock, offset: Offset, *, warn: Callable[[str], None]
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._offset = offset
+        self._warn = warn
+        self._sender: Sender | None = None
+        self._timekeeper: Timekeeper | None = None
+        self._queued: list[n.FromNode] = []
+        self._asks = 0
+        self._answers: dict[int, asyncio.Future[n.NoticeAnswer]] = {}
+        self._withdrawals: set[int] = set()
+        """Asks that take a notice back."""
+
+        self._limits: dict[int, int] = {}
+        """By ask that is not answered yet: when this node ends the job on its own."""
+
+        self._limit_changed = asyncio.Event()
+
+    # --- heard here -----------------------------------------------------------------------------
+
+    def hear(self, notice: Notice) -> None:
+        """From a signal or a source."""
+        self._give(notice)
+
+    def take_back(self, source: str, native_id: str, reason: str) -> None:
+        self._take_back(source, native_id, reason)
+
+    def source_state(self, source: str, since_unix_ms: int | None, detail: str) -> None:
+        self._send(n.NodeSource(source=source, since_unix_ms=since_unix_ms, detail=detail))
+
+    async def call(self, message: m.FromCaller) -> m.Answer:
+        """From ``drainfsm notify``."""
+        if isinstance(message, m.GiveNotice):
+            answer = self._give(message.notice)
+        else:
+            answer = self._take_back(message.source, message.native_id, message.reason)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                told = await asyncio.shield(answer)
+        except TimeoutError:
+            return m.Answer(error=f"the coordinator gave no answer within {ANSWER_S:g} s")
+        return m.Answer(error=told.error, detail=told.detail)
+
+    def _give(self, notice: Notice) -> asyncio.Future[n.NoticeAnswer]:
+        ask, answer = self._ask()
+        self._set_limit(ask, notice)
+        self._send(n.NodeNotice(ask=ask, notice=notice))
+        return answer
+
+    def _take_back(
+        self, source: str, native_id: str, reason: str
+    ) -> asyncio.Future[n.NoticeAnswer]:
+        ask, answer = self._ask()
+        self._withdrawals.add(ask)
+        self._send(n.NodeWithdrawal(ask=ask, source=source, native_id=native_id, reason=reason))
+        return answer
+
+    def _ask(self) -> tuple[int, asyncio.Future[n.NoticeAnswer]]:
+        self._asks += 1
+        answer: asyncio.Future[n.NoticeAnswer] = asyncio.get_running_loop().create_future()
+        self._answers[self._asks] = answer
+        return self._asks, answer
+
+    def _send(self, message: n.FromNode) -> None:
+        if self._sender is None:
+            self._queued.append(message)
+            return
+        if isinstance(message, n.NodeNotice) and message.notice.deadline_unix_ms is None:
+            # its grace is counted from when it was heard, and by the coordinator's clock
+            heard = message.notice.received_unix_ms - self._offset.ahead_ms
+            message = replace(message, notice=replace(message.notice, received_unix_ms=heard))
+        self._sender.send(message)
+
+    # --- the coordinator ------------------------------------------------------------------------
+
+    def connect(self, sender: Sender, timekeeper: Timekeeper) -> None:
+        """The node is in: hand on what waits."""
+        self._sender, self._timekeeper = sender, timekeeper
+        queued, self._queued = self._queued, []
+        for message in queued:
+            self._send(message)
+        timekeeper.set_own_limit(self._limit())
+
+    def on_answer(self, message: n.NoticeAnswer) -> None:
+        """It is on record, or rejected: from here on the coordinator's deadlines count."""
+        if message.error:
+            what = "withdrawal" if message.ask in self._withdrawals else "notice"
+            self._warn(f"a {what} was rejected: {message.error}")
+        self._withdrawals.discard(message.ask)
+        self._limits.pop(message.ask, None)
+        self._tell_limit()
+        answer = self._answers.pop(message.ask, None)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    # --- the deadline of a notice that nobody has answered --------------------------------------
+
+    def _set_limit(self, ask: int, notice: Notice) -> None:
+        if notice.notice_class is not NoticeClass.HARD:
+            return
+        allowances = self._config.allowances
+        deadline = notice.deadline_unix_ms
+        if deadline is None:
+            deadline = notice.received_unix_ms + round(self._config.grace_s * 1_000)
+        skew_ms = max(allowances.clock_skew_ms, notice.clock_skew_ms)
+        kill_by = deadline - skew_ms - allowances.exit_margin_ms // 2
+        self._limits[ask] = max(kill_by, self._clock.now_unix_ms() + OWN_DECISION_MS_MIN)
+        self._tell_limit()
+
+    def _limit(self) -> int | None:
+        return min(self._limits.values(), default=None)
+
+    def _tell_limit(self) -> None:
+        self._limit_changed.set()
+        if self._timekeeper is not None:
+            self._timekeeper.set_own_limit(self._limit())
+
+    async def unless_overdue(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of ``work``, or None where a notice's time is up before."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                self._limit_changed.clear()
+                limit = self._limit()
+                timeout_s = None if limit is None else self._clock.seconds_until(limit)
+                if timeout_s is not None and timeout_s <= 0:
+                    return None
+                changed = asyncio.ensure_future(self._limit_changed.wait())
+                await asyncio.wait(
+                    {task, changed}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                changed.cancel()
+            return task.result()
+        finally:
+            task.cancel()

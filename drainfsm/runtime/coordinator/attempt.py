@@ -1,0 +1,208 @@
+"""The start of an attempt on node 0: claim the job, find what to restore, open the journal."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from drainfsm.core.inputs import StartAttempt
+from drainfsm.core.orders import RestoreTarget
+from drainfsm.core.requeue import RequeueRecord
+from drainfsm.errors import ConfigError
+from drainfsm.log.journal import Journal, journal_path, journals, prepare_directory
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator import evidence
+from drainfsm.runtime.coordinator.publisher import Publisher
+from drainfsm.runtime.coordinator.requeue import needed
+from drainfsm.store import Claimed, CommitLog, Head, ObjectStore, open_store
+from drainfsm.store.requeues import read_requeue, restore_for
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claimed attempt runs with."""
+
+    job_id: str
+    epoch: int
+    attempt_id: str
+    store_url: str
+    restore: RequeueRecord | None
+    start: StartAttempt
+    journal: Journal
+    publisher: Publisher
+
+    @property
+    def target(self) -> RestoreTarget | None:
+        """The exact generation to restore; None: train from the beginning."""
+        record = self.restore
+        if record is None or record.generation_id is None:
+            return None
+        return RestoreTarget(
+            generation_id=record.generation_id,
+            manifest_digest=record.manifest_digest or "",
+            step=record.step or 0,
+            world_size=record.world_size,
+            layout=record.layout,
+        )
+
+
+class AttemptEnvironment:
+    """What is there before the attempt: the store, and the state directory of this machine."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+
+    def prepare(self) -> None:
+        """Raises: ConfigError: the attempt could not keep its journal."""
+        prepare_directory(self._config.state_dir, job_id=self._config.job)
+
+    def open_store(self) -> ObjectStore:
+        return open_store(self._config.store)
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def lock(self) -> AbstractContextManager[object]:
+        return threading.Lock()
+
+    def journal_epochs(self) -> tuple[int, ...]:
+        """Of the job's attempts that have left a journal here, oldest first."""
+        return tuple(journals(self._config.state_dir, self._config.job))
+
+    def evidence(self, *, before_epoch: int) -> evidence.PastAttempts:
+        config = self._config
+        return evidence.collect(config.state_dir, job_id=config.job, before_epoch=before_epoch)
+
+    def open_journal(self, *, epoch: int) -> Journal:
+        path = journal_path(self._config.state_dir, job_id=self._config.job, epoch=epoch)
+        return Journal.open(path, job_id=self._config.job, epoch=epoch)
+
+
+def new_attempt_id(environment: Mapping[str, str]) -> str:
+    """Unique, and where a scheduler started us with its own name of this run in front: job ids of
+    Slurm come back after a requeue, together with the restart count they do not."""
+    unique = uuid.uuid4().hex
+    job_id = environment.get("SLURM_JOB_ID", "")
+    if not job_id:
+        return unique
+    return f"slurm-{job_id}.{environment.get('SLURM_RESTART_COUNT') or 0}-{unique}"
+
+
+def claim_attempt(
+    config: RunConfig,
+    clock: Clock,
+    *,
+    warn: Callable[[str], None],
+    premises: AttemptEnvironment | None = None,
+) -> Attempt:
+    """Blocks on the store. From here on earlier attempts are fenced.
+
+    Raises:
+        ConfigError: the state directory cannot be used, or knows of attempts that the store does
+            not; nothing was claimed.
+        StoreUnreachableError: the store does not answer.
+        CommitLogError: the commit log is damaged, or of another job.
+        RestoreRefusedError: the requeue record names a generation that no commit names.
+        JournalLockedError: the journal of this epoch is in use.
+    """
+    attempt_id, saving = new_attempt_id(os.environ), config.checkpoint
+    premises = AttemptEnvironment(config) if premises is None else premises
+    store, log, claimed = _claim(config, premises, attempt_id, now_unix_ms=clock.now_unix_ms())
+    epoch, before = claimed.epoch, claimed.epoch - 1
+    lost = before > 0 and read_requeue(store, epoch=before) is None
+    restore = restore_for(
+        store,
+        log,
+        claimed,
+        now_unix_ms=clock.now_unix_ms(),
+        node_count=config.nnodes,
+        capacity=needed(config),
+        damaged_layout=saving.layout if saving.on_refused == "fallback" else None,
+    )
+    found = premises.evidence(before_epoch=epoch)
+    start = _start(config, claimed, found if lost else None, store.url, attempt_id)
+    return Attempt(
+        job_id=config.job,
+        epoch=epoch,
+        attempt_id=attempt_id,
+        store_url=store.url,
+        restore=restore,
+        start=msgspec.structs.replace(start, restore=restore, samples=found.samples),
+        journal=_open_journal(premises, epoch, warn),
+        publisher=Publisher(
+            store,
+            log,
+            job_id=config.job,
+            epoch=epoch,
+            attempt_id=attempt_id,
+            settings=saving,
+            clock=clock,
+            lock=premises.lock(),
+        ),
+    )
+
+
+def _claim(
+    config: RunConfig, premises: AttemptEnvironment, attempt_id: str, *, now_unix_ms: int
+) -> tuple[ObjectStore, CommitLog, Claimed]:
+    """Everything that can be wrong on this machine is looked for before: a claim fences."""
+    premises.prepare()
+    store = premises.open_store()
+    log = CommitLog(store, job_id=config.job, pause=premises.pause)
+
+    def admit(head: Head) -> None:
+        _check_known(premises.journal_epochs(), head, job=config.job, url=store.url)
+
+    return store, log, log.claim(attempt_id=attempt_id, now_unix_ms=now_unix_ms, admit=admit)
+
+
+def _check_known(epochs: tuple[int, ...], head: Head, *, job: str, url: str) -> None:
+    """A claim stands before its journal: journals of later attempts mean that this is another
+    store, or that it has lost some.
+
+    Raises: ConfigError.
+    """
+    newest = max(epochs, default=0)
+    if newest <= head.epoch:
+        return
+    attempts = f"attempt {newest}" if len(epochs) == 1 else f"attempts {epochs[0]} to {newest}"
+    known = f"only attempts up to {head.epoch}" if head.epoch else "none"
+    raise ConfigError(
+        f"this machine has journals of {attempts} of job {job}, the store {url} has {known}: is it "
+        "the right one, and mounted? If the job is really to start afresh, use another --job or "
+        "another --state-dir"
+    )
+
+
+def _start(
+    config: RunConfig,
+    claimed: Claimed,
+    of_lost: evidence.PastAttempts | None,
+    store_url: str,
+    attempt_id: str,
+) -> StartAttempt:
+    """``of_lost``: what is known of the attempt before, if it was lost."""
+    return StartAttempt(
+        attempt_id=attempt_id,
+        node_count=config.nnodes,
+        allowances=config.allowances,
+        grace_ms=round(config.grace_s * 1_000),
+        store=store_url,
+        claim_slot=claimed.slot,
+        restore=None,
+        lost_epoch=claimed.epoch - 1 if of_lost else None,
+        lost_last_seen_unix_ms=of_lost.last_seen_unix_ms if of_lost else None,
+    )
+
+
+def _open_journal(premises: AttemptEnvironment, epoch: int, warn: Callable[[str], None]) -> Journal:
+    journal = premises.open_journal(epoch=epoch)
+    if journal.dropped_bytes:
+        warn(f"{journal.path}: a torn tail of {journal.dropped_bytes} bytes was cut off")
+    return journal

@@ -1,0 +1,95 @@
+"""When an attempt is over, and what it returns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.core.inputs import AnyInput, ReportExited
+from drainfsm.core.state import Phase, State
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.coordinator.gather import Gather
+
+FENCED_EXIT_CODE = 76
+"""A newer attempt of the job runs: do not requeue this one."""
+
+OVER_S = 5.0
+"""For the last records and the last processes of an attempt that is over outside a drain."""
+
+FAREWELL_MS = 5_000
+"""Outside a drain: for adapters' last acts and the shipper's last records."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How the attempt ended."""
+
+    exit_code: int
+    requeue: bool
+    state: State
+
+
+class Ending:
+    """Watches for the end, and makes sure that it comes."""
+
+    def __init__(self, *, clock: Clock, gather: Gather, submit: Callable[[AnyInput], Any]) -> None:
+        self._clock = clock
+        self._gather = gather
+        self._submit = submit
+        self._over = asyncio.Event()
+        self._closing = False
+        self._told_to_leave = False
+        self._everybody_exited = False
+
+    async def wait(self) -> None:
+        await self._over.wait()
+
+    def told_to_leave(self, state: State, *, kill_by_unix_ms: int) -> None:
+        """Agents kill what is left at that time; soon after it nobody is waited for any more."""
+        self._told_to_leave = True
+        limit = kill_by_unix_ms + state.allowances.exit_margin_ms // 4
+        asyncio.get_running_loop().call_later(self._clock.seconds_until(limit), self._give_up)
+
+    def _give_up(self) -> None:
+        if not self._everybody_exited:
+            self._submit(ReportExited(exit_code=EX_TEMPFAIL, nodes=self._gather.exits()))
+
+    def node_exited(self, state: State, *, everybody: bool) -> None:
+        if not everybody or self._everybody_exited:
+            return
+        self._everybody_exited = True
+        own = self._gather.first_failure
+        drained = self._told_to_leave or (state.phase.draining and own != 0)
+        exit_code = EX_TEMPFAIL if drained else own
+        self._submit(ReportExited(exit_code=exit_code, nodes=self._gather.exits()))
+        self.decided(state)
+
+    def decided(self, state: State) -> None:
+        """Called after every decision."""
+        if state.exit_code is None and not (
+            state.phase.over and state.phase is not Phase.CANCELLED
+        ):
+            return
+        gone = self._everybody_exited or state.phase is Phase.EXITED
+        if state.requeue is not None and gone:
+            self._over.set()
+        elif not self._closing:
+            self._closing = True
+            asyncio.get_running_loop().call_later(OVER_S, self._over.set)
+
+    def time_left_ms(self, state: State) -> int:
+        """For what comes after the end."""
+        if state.deadline_unix_ms is None or state.phase is not Phase.EXITED:
+            return FAREWELL_MS
+        limit = state.usable_deadline_unix_ms - state.allowances.exit_margin_ms // 8
+        return max(0, min(FAREWELL_MS, limit - self._clock.now_unix_ms()))
+
+    def outcome(self, state: State) -> Outcome:
+        if state.fenced_by is not None:
+            return Outcome(exit_code=FENCED_EXIT_CODE, requeue=False, state=state)
+        exit_code = EX_TEMPFAIL if state.exit_code is None else state.exit_code
+        requeue = exit_code == EX_TEMPFAIL and (state.phase in (Phase.LOST, Phase.EXITED))
+        return Outcome(exit_code=exit_code, requeue=requeue, state=state)

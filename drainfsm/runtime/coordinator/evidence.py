@@ -1,0 +1,87 @@
+"""What earlier attempts recorded: durations of real saves, and when they fell silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from drainfsm.core.budget import SAMPLES_MAX, Sample
+from drainfsm.core.fold import Fold
+from drainfsm.core.records import Record, subject_of
+from drainfsm.errors import DrainfsmError
+from drainfsm.log.jetstream import connect
+from drainfsm.log.journal import journals, read_journal
+from drainfsm.runtime.liveness import sign_of_life
+
+STREAM_S = 2.0
+"""For the stream, where this machine has no journal: a start waits no longer for it."""
+
+STREAM_ATTEMPTS_MAX = 4
+ATTEMPTS_MAX = 32
+"""Each attempt carries the samples of those before it; more are read only where some left none."""
+
+
+class PastAttempts(msgspec.Struct, frozen=True, kw_only=True):
+    samples: tuple[Sample, ...] = ()
+    """Newest last."""
+
+    last_seen_unix_ms: int | None = None
+    """Of the newest earlier attempt."""
+
+
+def collect(state_dir: Path, *, job_id: str, before_epoch: int) -> PastAttempts:
+    """From the journals of earlier attempts. A damaged one counts up to its damage."""
+    paths = journals(state_dir, job_id)
+    earlier = {epoch: read_journal(path) for epoch, path in paths.items() if epoch < before_epoch}
+    found = collect_from(earlier, job_id=job_id)
+    sign = sign_of_life(state_dir, job=job_id)
+    if sign is None or sign.epoch != before_epoch - 1:
+        return found
+    last_seen = max(found.last_seen_unix_ms or 0, sign.touched_unix_ns // 1_000_000)
+    return msgspec.structs.replace(found, last_seen_unix_ms=last_seen)
+
+
+async def collect_from_stream(url: str, *, job_id: str, before_epoch: int) -> PastAttempts:
+    """The same for a replacement on another machine, as far as the server answers in time."""
+    earlier: dict[int, Iterator[Record]] = {}
+    newest_first = range(before_epoch - 1, max(0, before_epoch - 1 - STREAM_ATTEMPTS_MAX), -1)
+    try:
+        async with asyncio.timeout(STREAM_S):
+            connection = await connect(url, timeout_s=STREAM_S)
+            try:
+                for epoch in newest_first:
+                    subject = subject_of(job_id=job_id, epoch=epoch)
+                    earlier[epoch] = iter(await connection.read_subject(subject))
+            finally:
+                await connection.close()
+    except (TimeoutError, DrainfsmError, OSError):
+        pass  # the shipper tells what is wrong with the server; without evidence sizing decides
+    return collect_from(earlier, job_id=job_id)
+
+
+def collect_from(earlier: Mapping[int, Iterator[Record]], *, job_id: str) -> PastAttempts:
+    """The same from the records of earlier attempts, by epoch."""
+    last_seen: int | None = None
+    for epoch in sorted(earlier, reverse=True)[:ATTEMPTS_MAX]:
+        fold, seen = _fold(earlier[epoch], job_id=job_id, epoch=epoch)
+        last_seen = last_seen or seen
+        if fold.state.started:
+            return PastAttempts(
+                samples=fold.state.samples[-SAMPLES_MAX:], last_seen_unix_ms=last_seen
+            )
+    return PastAttempts(last_seen_unix_ms=last_seen)
+
+
+def _fold(records: Iterator[Record], *, job_id: str, epoch: int) -> tuple[Fold, int | None]:
+    fold = Fold(job_id=job_id, epoch=epoch)
+    seen: int | None = None
+    try:
+        for record in records:
+            fold.read(record)
+            seen = record.at_unix_ms
+    except (DrainfsmError, OSError):
+        pass  # the shipper and replay report the damage; evidence is what can be had
+    return fold, seen

@@ -1,0 +1,171 @@
+"""Verify, manifest, commit, requeue record: the coordinator's calls to the store, all blocking."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Container
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from drainfsm.core import inputs as i
+from drainfsm.core.manifest import DCP_SAVER, Commit, Manifest, verify_reported, verify_stored
+from drainfsm.core.orders import CheckpointSettings, RestoreTarget, target_of
+from drainfsm.core.requeue import RequeueRecord
+from drainfsm.errors import ManifestMismatchError, SaveFailedError
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.coordinator.saves import Written
+from drainfsm.store import CommitLog, ObjectStore
+from drainfsm.store.generations import generation_prefix, write_manifest
+from drainfsm.store.requeues import write_requeue
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    manifest_digest: str
+    slot: int
+
+
+class Publisher:
+    """One attempt's writer of manifests and commit records. Called on threads, one at a time."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        log: CommitLog,
+        *,
+        job_id: str,
+        epoch: int,
+        attempt_id: str,
+        settings: CheckpointSettings,
+        clock: Clock,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
+        """``lock``: for threads that are none (the simulator's)."""
+        self._store = store
+        self._log = log
+        self._job_id = job_id
+        self._epoch = epoch
+        self._attempt_id = attempt_id
+        self._settings = settings
+        self._clock = clock
+        self._one_at_a_time = threading.Lock() if lock is None else lock
+        self._closed = False
+        self._newest_step = -1
+        """Committed by the ranks that are there now."""
+
+    def verify(self, written: Written, *, world_size: int) -> i.ReportVerified:
+        """Every file that a rank reported is in the store, and no other.
+
+        Raises:
+            ManifestMismatchError: names what is missing, extra or of another size.
+            StoreUnreachableError: the store does not answer.
+        """
+        if len(written.savers) > 1:
+            raise ManifestMismatchError(f"the ranks save in different ways: {written.savers}")
+        verify_reported(
+            written.entries, ranks=range(world_size), files_per_rank=written.file_counts
+        )
+        stored = self._store.list(generation_prefix(written.generation_id))
+        verify_stored(written.entries, stored)
+        return i.ReportVerified(
+            generation_id=written.generation_id,
+            expected_count=len(written.entries),
+            verified_count=len(stored),
+            verified_bytes=sum(stored.values()),
+        )
+
+    def publish(self, written: Written, *, world_size: int, given_up: threading.Event) -> Published:
+        """Write the manifest and the commit record of a verified generation.
+
+        Raises:
+            SaveFailedError: the save was given up meanwhile, or a newer one was committed before
+                it; nothing was published.
+            FencedError: a newer epoch has claimed the job.
+            StoreUnreachableError: no answer; whether it is committed is not known.
+        """
+        with self._one_at_a_time:
+            if self._closed:
+                raise SaveFailedError(f"{written.generation_id} came after the requeue record")
+            if written.step < self._newest_step:
+                raise SaveFailedError(f"step {self._newest_step} was committed before it")
+            now_unix_ms = self._clock.now_unix_ms()
+            manifest = Manifest(
+                job_id=self._job_id,
+                epoch=self._epoch,
+                generation_id=written.generation_id,
+                step=written.step,
+                world_size=world_size,
+                layout=self._settings.layout,
+                saver=written.savers[0] or DCP_SAVER,
+                entries=tuple(sorted(written.entries, key=lambda entry: entry.name)),
+                created_unix_ms=now_unix_ms,
+            )
+            digest = write_manifest(self._store, manifest)
+            if given_up.is_set() or self._closed:
+                raise SaveFailedError(f"{written.generation_id} was given up before its commit")
+            slot = self._log.publish(
+                Commit(
+                    job_id=self._job_id,
+                    epoch=self._epoch,
+                    attempt_id=self._attempt_id,
+                    generation_id=written.generation_id,
+                    manifest_digest=digest,
+                    step=written.step,
+                    world_size=world_size,
+                    total_bytes=written.total_bytes,
+                    file_count=len(written.entries),
+                    committed_unix_ms=now_unix_ms,
+                )
+            )
+            self._newest_step = written.step
+            return Published(manifest_digest=digest, slot=slot)
+
+    def close(self) -> None:
+        """Publish nothing more: the requeue record, which comes next, names the newest commit."""
+        self._closed = True  # also for those that wait for their turn
+        with self._one_at_a_time:
+            pass  # the one under way is over
+
+    def record_requeue(
+        self, record: RequeueRecord, *, refused: Container[str] = ()
+    ) -> RequeueRecord:
+        """Write the record, as it was written. Where this attempt has committed something newer
+        than the record knows (the answer is still under way), that is what it names, unless its
+        own ranks have ``refused`` it as damaged.
+
+        Raises:
+            StoreUnreachableError: no answer; without a record the newest commit counts.
+        """
+        with self._one_at_a_time:
+            newest = self._log.head().commit
+            known = newest is None or newest.epoch != self._epoch
+            if newest is not None and not known and newest.generation_id not in refused:
+                record = msgspec.structs.replace(
+                    record,
+                    generation_id=newest.generation_id,
+                    manifest_digest=newest.manifest_digest,
+                    step=newest.step,
+                    world_size=newest.world_size,
+                    layout=self._settings.layout,
+                )
+            write_requeue(self._store, record)
+        return record
+
+    def begin_again(self) -> RestoreTarget | None:
+        """What this attempt has committed last, for ranks that are started again; None: nothing.
+        They may have to go back behind it, if it turns out to be damaged.
+
+        Raises:
+            StoreUnreachableError: the store does not answer.
+        """
+        with self._one_at_a_time:
+            self._newest_step = -1
+            newest = self._log.head().commit
+        if newest is None or newest.epoch != self._epoch:
+            return None
+        return target_of(newest, layout=self._settings.layout)
+
+    def check_not_fenced(self) -> None:
+        """Raises: FencedError: a newer epoch has claimed the job."""
+        with self._one_at_a_time:
+            self._log.check_not_fenced(self._epoch)

@@ -1,0 +1,230 @@
+"""The coordinator's side of saves: from the ranks' reports to the commit record."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from drainfsm.core import inputs as i
+from drainfsm.core.budget import Sample
+from drainfsm.core.state import State
+from drainfsm.errors import DrainfsmError, FencedError
+from drainfsm.runtime.clock import Clock, loop_ms
+from drainfsm.runtime.coordinator.decision_loop import DecisionLoop
+from drainfsm.runtime.coordinator.nodes import Nodes
+from drainfsm.runtime.coordinator.publisher import Published, Publisher
+from drainfsm.runtime.coordinator.saves import Saves, Written
+from drainfsm.runtime.threads import Tasks, in_thread
+from drainfsm.runtime.wire import node_messages as n
+
+T = TypeVar("T")
+
+PERIODIC_COMMIT_S = 60.0
+"""For verifying and committing a periodic save. Longer means that the store hangs."""
+
+SaveReport = n.NodeSaveBegan | n.NodeStaged | n.NodeDurable | n.NodeSaveFailed
+
+
+class SaveCommitter:
+    def __init__(
+        self,
+        saves: Saves,
+        publisher: Publisher,
+        ledger: DecisionLoop,
+        nodes: Nodes,
+        tasks: Tasks,
+        clock: Clock,
+    ) -> None:
+        self._saves = saves
+        self._publisher = publisher
+        self._ledger = ledger
+        self._nodes = nodes
+        self._tasks = tasks
+        self._clock = clock
+        self._written: dict[str, Written] = {}
+        self._given_up: dict[str, threading.Event] = {}
+        self._commits: set[asyncio.Task[None]] = set()
+        """Under way: not yet on record."""
+
+    # --- reports of the nodes -------------------------------------------------------------------
+
+    def on_node(self, node: int, message: SaveReport) -> None:
+        is_drains = message.generation_id == self._ledger.state.generation_id
+        match message:
+            case n.NodeSaveBegan(generation_id=generation_id, step=step):
+                self._saves.begin(generation_id, step=step)
+            case n.NodeStaged():
+                staged = self._saves.staged(node, message)
+                if staged is not None and is_drains:
+                    self._ledger.submit(
+                        i.ReportStaged(
+                            generation_id=staged.generation_id,
+                            staged_bytes=staged.staged_bytes,
+                            rank_count=staged.rank_count,
+                        )
+                    )
+            case n.NodeDurable():
+                written = self._saves.durable(node, message)
+                if written is not None:
+                    self._on_written(written, is_drains=is_drains)
+            case n.NodeSaveFailed():
+                self._on_failed(message, is_drains=is_drains)
+
+    def _on_written(self, written: Written, *, is_drains: bool) -> None:
+        if not is_drains:
+            self._commit(self._commit_periodic(written))
+            return
+        self._written[written.generation_id] = written
+        self._ledger.submit(
+            i.ReportDurable(
+                generation_id=written.generation_id,
+                durable_bytes=written.total_bytes,
+                file_count=len(written.entries),
+                rank_count=len(written.file_counts),
+            )
+        )
+
+    def _on_failed(self, failed: n.NodeSaveFailed, *, is_drains: bool) -> None:
+        generation_id, reason, memory = failed.generation_id, failed.reason, failed.memory
+        step = self._saves.drop(generation_id)
+        if is_drains:
+            self._ledger.submit(
+                i.ReportSaveFailed(generation_id=generation_id, reason=reason, memory=memory)
+            )
+        elif step is not None:
+            self._nodes.tell(n.AbortNode(generation_id=generation_id))
+            self._ledger.submit(
+                i.ReportCheckpointFailed(
+                    generation_id=generation_id, step=step, reason=reason, memory=memory
+                )
+            )
+
+    # --- the drain's save -----------------------------------------------------------------------
+
+    def begin(self, generation_id: str, *, step: int) -> None:
+        self._given_up[generation_id] = threading.Event()
+        self._saves.begin(generation_id, step=step)
+
+    def abort(self, generation_id: str) -> None:
+        self._saves.drop(generation_id)
+        if (given_up := self._given_up.get(generation_id)) is not None:
+            given_up.set()
+        self._nodes.tell(n.AbortNode(generation_id=generation_id))
+
+    async def verify(self, generation_id: str, state: State) -> None:
+        written = self._written[generation_id]
+        verified = await self._ask_store(
+            "verify",
+            state,
+            generation_id,
+            lambda: self._publisher.verify(written, world_size=state.world_size),
+        )
+        if verified is not None:
+            self._ledger.submit(verified)
+
+    def publish(self, generation_id: str, state: State) -> None:
+        """Begins it."""
+        self._commit(self._publish(generation_id, state))
+
+    async def _publish(self, generation_id: str, state: State) -> None:
+        written, given_up = self._written[generation_id], self._given_up[generation_id]
+        published = await self._ask_store(
+            "publish",
+            state,
+            generation_id,
+            lambda: self._publisher.publish(
+                written, world_size=state.world_size, given_up=given_up
+            ),
+        )
+        if published is not None:
+            await self._ledger.submit(
+                i.ReportPublished(
+                    generation_id=generation_id,
+                    manifest_digest=published.manifest_digest,
+                    slot=published.slot,
+                )
+            )
+
+    async def _ask_store(
+        self, what: str, state: State, generation_id: str, work: Callable[[], T]
+    ) -> T | None:
+        """The answer, if it comes before the ranks must leave; else the failure is reported."""
+        try:
+            async with asyncio.timeout(self._clock.seconds_until(state.leave_by_unix_ms)):
+                return await in_thread(what, work)
+        except TimeoutError:
+            reason = f"{what}: the store did not answer in time"
+        except FencedError as error:
+            self._ledger.submit(i.ReportFenced(by_epoch=error.newest_epoch))
+            reason = f"{what}: {error}"
+        except (DrainfsmError, OSError) as error:
+            reason = f"{what}: {error}"
+        self._ledger.submit(i.ReportSaveFailed(generation_id=generation_id, reason=reason))
+        return None
+
+    async def forsake(self, reason: str, *, timeout_s: float) -> None:
+        """No save of the ranks so far can come to its end any more, but for those that are whole:
+        they are committed now, or not at all."""
+        for generation_id, step in self._saves.drop_all(but=self._ledger.state.generation_id):
+            self._ledger.submit(
+                i.ReportCheckpointFailed(generation_id=generation_id, step=step, reason=reason)
+            )
+        await self.settle(timeout_s=timeout_s)
+
+    # --- periodic saves -------------------------------------------------------------------------
+
+    async def settle(self, *, timeout_s: float) -> None:
+        """Wait for saves that are being committed, until that is on record."""
+        if self._commits:
+            await asyncio.wait(self._commits, timeout=timeout_s)
+
+    def _commit(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks.start(work)
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+
+    async def _commit_periodic(self, written: Written) -> None:
+        state, began_ms = self._ledger.state, loop_ms()
+        given_up = threading.Event()
+        try:
+            async with asyncio.timeout(PERIODIC_COMMIT_S):
+                published = await in_thread(
+                    "commit",
+                    lambda: self._verify_and_publish(written, state.world_size, given_up),
+                )
+        except FencedError as error:
+            self._ledger.submit(i.ReportFenced(by_epoch=error.newest_epoch))
+            return
+        except (TimeoutError, DrainfsmError, OSError) as error:
+            given_up.set()
+            reason = str(error) or "the store did not answer in time"
+            self._ledger.submit(
+                i.ReportCheckpointFailed(
+                    generation_id=written.generation_id, step=written.step, reason=reason
+                )
+            )
+            return
+        sample = Sample(
+            world_size=state.world_size,
+            save_bytes=written.total_bytes,
+            store=state.store,
+            durable_ms=written.durable_ms,
+            commit_ms=loop_ms() - began_ms,
+        )
+        await self._ledger.submit(
+            i.ReportCheckpoint(
+                generation_id=written.generation_id,
+                manifest_digest=published.manifest_digest,
+                slot=published.slot,
+                step=written.step,
+                sample=sample,
+            )
+        )
+
+    def _verify_and_publish(
+        self, written: Written, world_size: int, given_up: threading.Event
+    ) -> Published:
+        self._publisher.verify(written, world_size=world_size)
+        return self._publisher.publish(written, world_size=world_size, given_up=given_up)

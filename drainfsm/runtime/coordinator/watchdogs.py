@@ -1,0 +1,60 @@
+"""What the coordinator looks at now and then: silent nodes, and whether it has been fenced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from drainfsm.core.inputs import AnyInput, ReportFenced
+from drainfsm.errors import DrainfsmError, FencedError
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator.gather import Gather
+from drainfsm.runtime.coordinator.nodes import Nodes
+from drainfsm.runtime.coordinator.publisher import Publisher
+from drainfsm.runtime.threads import in_thread
+from drainfsm.runtime.wire import node_messages as n
+
+FENCE_CHECK_S = 30.0
+"""An attempt that was replaced stops training within this; it can publish nothing anyway."""
+
+FENCE_ANSWER_S = 20.0
+MISSING_TOLD_MAX = 8
+
+
+async def watch_silence(
+    nodes: Nodes, config: RunConfig, clock: Clock, lost: Callable[[int, str], None]
+) -> None:
+    """Say something now and then, and report nodes that do not."""
+    while True:
+        await asyncio.sleep(config.heartbeat_s)
+        nodes.tell(n.Heartbeat(now_unix_ms=clock.now_unix_ms()))
+        for node in nodes.joined:
+            silent_ms = nodes.silent_for_ms(node)
+            if node != config.node_rank and silent_ms > config.silence_s * 1_000:
+                lost(node, f"node {node} has said nothing for {silent_ms / 1_000:.1f} s")
+
+
+async def watch_fence(publisher: Publisher, submit: Callable[[AnyInput], Any]) -> None:
+    while True:
+        await asyncio.sleep(FENCE_CHECK_S)
+        with contextlib.suppress(TimeoutError, DrainfsmError):
+            try:
+                async with asyncio.timeout(FENCE_ANSWER_S):
+                    await in_thread("fence", publisher.check_not_fenced)
+            except FencedError as error:
+                submit(ReportFenced(by_epoch=error.newest_epoch))
+                return
+
+
+async def watch_attachment(gather: Gather, config: RunConfig, warn: Callable[[str], None]) -> None:
+    """A job that never attaches trains on, but no drain of it can save anything: say so once."""
+    await asyncio.sleep(config.attach_s)
+    if missing := gather.not_formed:
+        nodes = ", ".join(str(node) for node in missing[:MISSING_TOLD_MAX])
+        warn(
+            f"after {config.attach_s:g} s not every rank of node(s) {nodes} has attached; until "
+            "they do, a drain saves nothing. Does the training script call drainfsm.attach()?"
+        )

@@ -1,0 +1,135 @@
+"""The job's command on this node: started shielded from signals, watched, and ended for sure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.processes import launch
+from drainfsm.runtime.processes.exit_codes import shell_code
+from drainfsm.runtime.processes.proc import job_processes, reap
+
+PR_SET_CHILD_SUBREAPER = 36
+KILL_PAUSE_S = 0.02
+KILL_S_MAX = 5.0
+"""A process in an uninterruptible wait of the kernel cannot be killed: it is left behind."""
+
+LEFTOVER_S = 2.0
+"""After the command itself ended: for its children to end by themselves."""
+
+TORCHRUN = {
+    # torchrun's own handling of SIGTERM would end the ranks within its 30 s, whatever the deadline;
+    # its flags read PET_<FLAG>, and a flag's default overwrites TORCHELASTIC_SIGNALS_TO_HANDLE.
+    "PET_SIGNALS_TO_HANDLE": "SIGHUP",
+}
+TORCHRUN_DEFAULTS = {
+    # How long torchrun's agent waits for its workers at its own end: they ignore its SIGTERM, so
+    # waiting longer would be in vain. Once a worker has failed it does not count: there
+    # torch 2.13 (elastic/agent/server/local_elastic_agent.py, _stop_workers) always waits 30 s.
+    "PET_SHUTDOWN_TIMEOUT": "5",
+}
+
+
+def become_subreaper() -> None:
+    """Orphans of the job become children of this process, where they are found and ended."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Job:
+    """One run of the command."""
+
+    def __init__(self, command: Sequence[str], *, signals: Sequence[str]) -> None:
+        self._command = command
+        self._signals = signals
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._ended = asyncio.Event()
+        self.others: set[int] = set()
+        """Children of this process in sessions of their own that are not the job's."""
+
+        self.stdout: int | None = None
+        """Where its output goes; None: where ours does."""
+
+    def start(self, variables: Mapping[str, str]) -> None:
+        """Raises: ConfigError: the command cannot be started."""
+        environment = {**TORCHRUN_DEFAULTS, **os.environ, **TORCHRUN, **variables}
+        environment.pop("DRAINFSM_TOKEN", None)
+        shim = [sys.executable, "-I", "-S", str(Path(launch.__file__)), str(os.getpid())]
+        try:
+            self._popen = subprocess.Popen(
+                [*shim, ",".join(self._signals), *self._command],
+                env=environment,
+                stdout=self.stdout,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot start {self._command[0]!r}: {error}") from error
+        pidfd = os.pidfd_open(self._popen.pid)
+        asyncio.get_running_loop().add_reader(pidfd, self._on_exit, pidfd)
+
+    def _on_exit(self, pidfd: int) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        if self._popen is not None:
+            self._popen.wait()
+        self._ended.set()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._popen is None else self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the command itself, as a shell would see it; None: it runs, or never ran."""
+        code = None if self._popen is None else self._popen.returncode
+        return None if code is None else shell_code(code)
+
+    async def wait(self) -> None:
+        """Until the command itself has ended."""
+        await self._ended.wait()
+
+    async def wait_for_the_rest(self, *, timeout_s: float = LEFTOVER_S) -> bool:
+        """Until its children have ended as well. False: some have not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._left():
+                    await asyncio.sleep(KILL_PAUSE_S)
+                return True
+        return False
+
+    async def kill(self, *, timeout_s: float = KILL_S_MAX) -> bool:
+        """SIGKILL to every process of the job until none is left. False: one cannot be killed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while left := self._left():
+                    for pid in left:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                    await asyncio.sleep(KILL_PAUSE_S)
+                return True
+        return False
+
+    def kill_now(self) -> None:
+        """One round, without waiting: the last resort."""
+        for pid in self._left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Orphans that ended by themselves."""
+        self._left()
+
+    def _left(self) -> list[int]:
+        """Processes that live, parents before their children."""
+        if self._popen is None:
+            return []
+        found = job_processes(os.getpid(), others=self.others)
+        reap(found, but=self._popen.pid)
+        return [one.pid for one in found if one.state != "Z"]

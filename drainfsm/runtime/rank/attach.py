@@ -1,0 +1,108 @@
+"""``drainfsm.attach()``: finds the agent by its environment variable, and shakes hands."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from drainfsm.core.orders import CheckpointSettings
+from drainfsm.errors import AgentUnreachableError, ConfigError, ProtocolError
+from drainfsm.runtime.rank.session import Session
+from drainfsm.runtime.rank.shield import shield_children
+from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.wire.environment import SOCKET_VARIABLE
+from drainfsm.runtime.wire.frames import Codec, encode_frame, receive
+
+if TYPE_CHECKING:
+    from drainfsm.checkpoint.own import OwnCheckpoint
+
+C = TypeVar("C")
+
+HANDSHAKE_S = 60.0
+"""The agent is on the same machine and answers at once, unless ranks were started again: then the
+coordinator asks the store first what to start from (``runtime/coordinator/starts.py``)."""
+
+
+def attach_session(
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    local_world_size: int | None = None,
+    make_checkpoint: Callable[..., C] | None = None,
+    make_own: Callable[..., OwnCheckpoint] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Session[C]:
+    """The session of this rank. What is not given comes from torchrun's environment variables.
+
+    Raises:
+        AgentUnreachableError: there should be an agent, but it does not answer.
+        ConfigError: the agent cannot take this rank; the message says why.
+    """
+    path = environ.get(SOCKET_VARIABLE, "")
+    if not path:
+        return Session(_detached(environ), None, make_checkpoint=make_checkpoint, make_own=make_own)
+    attach = m.Attach(
+        rank=_number(environ, "RANK") if rank is None else rank,
+        world_size=_number(environ, "WORLD_SIZE") if world_size is None else world_size,
+        local_world_size=(
+            _number(environ, "LOCAL_WORLD_SIZE") if local_world_size is None else local_world_size
+        ),
+        pid=os.getpid(),
+        incarnation=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+    )
+    connection = _connect(path)
+    try:
+        connection.sendall(encode_frame(attach))
+        answer = receive(connection, Codec[m.ToRank](m.ToRank))
+    except (OSError, ProtocolError) as error:
+        connection.close()
+        raise AgentUnreachableError(f"the agent at {path} does not answer: {error}") from error
+    if not isinstance(answer, m.Attached):
+        connection.close()
+        reason = answer.reason if isinstance(answer, m.Refused) else f"it sent {answer!r}"
+        raise ConfigError(f"the agent refused this rank: {reason}")
+    connection.settimeout(None)
+    shield_children()
+    return Session(answer, connection, make_checkpoint=make_checkpoint, make_own=make_own)
+
+
+def _connect(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(HANDSHAKE_S)
+    try:
+        connection.connect(path)
+    except OSError as error:
+        connection.close()
+        raise AgentUnreachableError(
+            f"no agent answers at {path} ({error.strerror or error}): it has ended, or "
+            f"{SOCKET_VARIABLE} was inherited from another job; unset it to train without one"
+        ) from error
+    return connection
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(f"environment variable {name} is {text!r}, not a number") from error
+
+
+def _detached(environ: Mapping[str, str]) -> m.Attached:
+    rank = _number(environ, "RANK") or 0
+    if rank == 0:
+        sys.stderr.write("drainfsm: no agent (not under `drainfsm run`): no drains, no saves\n")
+    return m.Attached(
+        rank=rank,
+        world_size=_number(environ, "WORLD_SIZE") or 1,
+        job_id="",
+        epoch=0,
+        store_url="",
+        settings=CheckpointSettings(),
+        restore=None,
+    )

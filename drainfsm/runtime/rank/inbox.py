@@ -1,0 +1,67 @@
+"""The rank's reader thread: it works while the main thread computes, or is stuck in C."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from typing import Protocol
+
+from drainfsm.errors import ProtocolError
+from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.wire.frames import Codec, FrameBuffer
+
+SAMPLE_MS = 250
+"""How often the step counter is looked at: costs the main thread nothing measurable."""
+
+READ_BYTES = 1 << 16
+JOIN_S = 1.0
+
+
+class Reactions(Protocol):
+    def on_order(self, order: m.ToRank) -> None: ...
+    def sample(self) -> None: ...
+    def on_agent_gone(self) -> None: ...
+
+
+class Inbox:
+    """Hands every message of the agent to the session, and notices when the agent is gone."""
+
+    def __init__(self, connection: socket.socket, reactions: Reactions) -> None:
+        self._connection = connection
+        self._reactions = reactions
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="drainfsm-inbox", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The end of the stream is expected from now on."""
+        self._stopped = True
+        with contextlib.suppress(OSError):  # the agent was faster
+            self._connection.shutdown(socket.SHUT_RDWR)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        # A time limit of the kernel's: polling first would ask for the interpreter lock twice.
+        limit = struct.pack("@ll", 0, SAMPLE_MS * 1_000)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        frames: FrameBuffer[m.ToRank] = FrameBuffer(Codec(m.ToRank))
+        with self._connection:
+            while True:
+                try:
+                    data = self._connection.recv(READ_BYTES)
+                    for order in frames.feed(data):
+                        self._reactions.on_order(order)
+                except BlockingIOError:
+                    self._reactions.sample()
+                    continue
+                except (OSError, ProtocolError):
+                    data = b""
+                if not data:
+                    break
+        if not self._stopped:
+            self._reactions.on_agent_gone()

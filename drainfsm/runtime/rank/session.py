@@ -1,0 +1,260 @@
+"""The rank's side of a drain: ``session.step_done(step)`` and what hangs on it.
+
+No torch, no asyncio, no network client: a Unix socket to the agent on this node, and a thread
+that reads it. What the thread is told, the main thread does at its next step boundary.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+from drainfsm.runtime.rank.inbox import Inbox
+from drainfsm.runtime.rank.orders import LEAVE, PASS, QUIESCE, SAVE, StandingOrders
+from drainfsm.runtime.rank.progress import EXACT_STEPS, STARTING, LearnedPhases, StepTimes
+from drainfsm.runtime.rank.reports import Reports
+from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.wire.frames import encode_frame
+from drainfsm.runtime.wire.rank_messages import TRAINING
+
+if TYPE_CHECKING:
+    from drainfsm.checkpoint.own import OwnCheckpoint
+
+C = TypeVar("C")
+_sessions: weakref.WeakSet[Session[Any]] = weakref.WeakSet()
+
+
+class Session(Reports, Generic[C]):
+    """One rank's connection to its agent. Without an agent it trains on as if it were not there."""
+
+    def __init__(
+        self,
+        welcome: m.Attached,
+        connection: socket.socket | None,
+        *,
+        make_checkpoint: Callable[..., C] | None = None,
+        make_own: Callable[..., OwnCheckpoint] | None = None,
+    ) -> None:
+        self.rank = welcome.rank
+        self.world_size = welcome.world_size
+        self.job_id = welcome.job_id
+        self.epoch = welcome.epoch
+        self.store_url = welcome.store_url
+        self.settings: CheckpointSettings = welcome.settings
+        self.restore_target: RestoreTarget | None = welcome.restore
+        self.restart = welcome.restart
+        self.last_step = -1 if welcome.restore is None else welcome.restore.step
+        """Last completed step. Written by the main thread only."""
+
+        self._attention = connection is not None
+        """The main thread must look at its orders at the next boundary."""
+
+        self._make_checkpoint = make_checkpoint
+        self._make_own = make_own
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._standing = StandingOrders()
+        self._phases = LearnedPhases()
+        self._phase = self._phases.begin(STARTING, expected_s=None)
+        self._steps_seen = 0
+        self._times = StepTimes(step=self.last_step)
+        self._aborted: set[str] = set()
+        self._quiesced: list[Callable[[], None]] = []
+        self._save: Callable[[SaveOrder], None] | None = None
+        _sessions.add(self)
+        if connection is not None:
+            self._inbox = Inbox(connection, self)
+            self._inbox.start()
+
+    # --- the training loop ----------------------------------------------------------------------
+
+    def step_done(self, step: int) -> bool:
+        """Call after every completed optimizer step. True: leave the training loop now."""
+        # The order of these two lines, and its mirror image in ``on_order``, bound how far a rank
+        # runs on: the reader raises the flag and then reads the step. If the flag is not seen
+        # here, it was raised after this line, so the reader has seen this step: the rank is held
+        # at the end of the next one, at most one beyond what was reported for it.
+        self.last_step = step
+        if self._attention:
+            return self._at_boundary(step)
+        return False
+
+    def _at_boundary(self, step: int) -> bool:
+        if self._steps_seen <= EXACT_STEPS:
+            self._count_first_steps(step)
+        while True:
+            action, order = self._standing.next(step, self._relax)
+            if action is PASS:
+                return False
+            if action is LEAVE:
+                return True
+            if action is QUIESCE:
+                self._run_quiesced_handlers()
+                self._send(m.Quiesced(step=step))
+            elif action is SAVE and order is not None:
+                self._run_save(order)
+
+    def _count_first_steps(self, step: int) -> None:
+        self._steps_seen += 1
+        self._times.saw(step)
+        if self._steps_seen == 1:
+            if self._phase.name == STARTING:
+                self._phase = self._phases.begin(TRAINING, expected_s=None)
+            self._send(m.FirstStep(step=step))
+
+    def _relax(self) -> None:
+        """Nothing is asked of the rank: the next boundary may be passed without looking."""
+        self._attention = self._steps_seen <= EXACT_STEPS
+
+    def _run_quiesced_handlers(self) -> None:
+        for handler in self._quiesced:
+            try:
+                handler()
+            except Exception as error:  # a failed periodic save does not stop the drain
+                self._warn(f"while a save was finished: {error!r}")
+
+    def _run_save(self, order: SaveOrder) -> None:
+        if order.generation_id in self._aborted:
+            return
+        if self._save is None:
+            self.report_save_failed(order.generation_id, "no save handler: call session.checkpoint")
+            return
+        try:
+            self._save(order)
+        except Exception as error:
+            self.report_save_failed(order.generation_id, f"{type(error).__name__}: {error}")
+
+    @property
+    def draining(self) -> bool:
+        """A drain is on: held, running to the stop step, or leaving."""
+        return self._standing.draining
+
+    @contextmanager
+    def phase(self, name: str, expected_s: float | None = None) -> Iterator[None]:
+        """Work outside the step loop (``eval``, ``compile`` …), and how long it may take."""
+        before = self._phase
+        self._phase = phase = self._phases.begin(name, expected_s=expected_s)
+        try:
+            yield
+        finally:
+            self._phases.end(phase)
+            started = before.name == STARTING and self._steps_seen
+            self._phase = self._phases.begin(TRAINING, expected_s=None) if started else before
+
+    def checkpoint(self, **parts: Any) -> C:
+        """Saves and restores these parts of the training state; see ``drainfsm.checkpoint``."""
+        if self._make_checkpoint is None:
+            raise AssertionError("this session was built without a checkpoint factory")
+        return self._make_checkpoint(self, **parts)
+
+    def own_checkpoint(self, **hooks: Any) -> OwnCheckpoint:
+        """The same for a job that writes its files itself; see ``drainfsm.checkpoint.own``."""
+        if self._make_own is None:
+            raise AssertionError("this session was built without a checkpoint factory")
+        return self._make_own(self, **hooks)
+
+    def close(self) -> None:
+        """Finish the save that is in flight, and report no more. The process may go on as long as
+        it likes, unless a drain ends it."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._run_quiesced_handlers()
+        self._send(m.Detach())
+        self._attention = False
+        self._connection = None
+        self._inbox.stop()
+
+    # --- what the checkpoint reports ------------------------------------------------------------
+
+    def on_save(self, handler: Callable[[SaveOrder], None]) -> None:
+        """Called on the main thread, held at the stop step; does the whole save and reports it."""
+        self._save = handler
+
+    def on_quiesced(self, handler: Callable[[], None]) -> None:
+        """Called on the main thread at the stop step, before it is reported."""
+        self._quiesced.append(handler)
+
+    def save_aborted(self, generation_id: str) -> bool:
+        """The coordinator gave this save up."""
+        return generation_id in self._aborted
+
+    # --- the reader thread ----------------------------------------------------------------------
+
+    def on_order(self, order: m.ToRank) -> None:
+        """One message of the agent. Runs on the reader thread."""
+        if isinstance(order, m.Abort):
+            self._aborted.add(order.generation_id)
+            return
+        if not isinstance(order, m.Ask):
+            self._standing.accept(order, self._raise_flag)
+        if isinstance(order, m.Hold | m.Ask):
+            self._send(self._position(order.number))  # reads the step after the flag was raised
+
+    def _raise_flag(self) -> None:
+        self._attention = True
+
+    def _position(self, number: int) -> m.Position:
+        step, phase = self.last_step, self._phase
+        self._times.saw(step)
+        return m.Position(
+            number=number,
+            step=step,
+            step_ms=self._times.longest_ms,
+            phase=phase.name,
+            phase_left_ms=phase.left_ms(),
+        )
+
+    def sample(self) -> None:
+        """Called now and then by the reader thread."""
+        self._times.saw(self.last_step)
+
+    def on_agent_gone(self) -> None:
+        """Nobody is left to lead a drain, and the node is taken for lost: leave at once."""
+        if self._connection is None:
+            return
+        self._warn("the agent is gone: this rank ends")
+        os._exit(LOST_AGENT_EXIT_CODE)
+
+    # --- plumbing -------------------------------------------------------------------------------
+
+    def _send(self, message: m.FromRank) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        frame = encode_frame(message)
+        try:
+            with self._sending:
+                connection.sendall(frame)
+        except OSError:
+            pass  # the reader thread sees the same end of the connection, and acts on it
+
+    def _warn(self, text: str) -> None:
+        sys.stderr.write(f"drainfsm: rank {self.rank}: {text}\n")
+        sys.stderr.flush()
+
+    def _forget_connection(self) -> None:
+        """In a forked child: the socket is the rank's alone, or its end would not be noticed."""
+        connection, self._connection = self._connection, None
+        self._attention = False
+        if connection is not None:
+            connection.close()
+
+
+LOST_AGENT_EXIT_CODE = 75
+"""EX_TEMPFAIL: the rank did nothing wrong and should run again."""
+
+
+def _in_forked_child() -> None:
+    for session in list(_sessions):
+        session._forget_connection()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)

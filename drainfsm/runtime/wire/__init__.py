@@ -1,0 +1,1 @@
+"""What processes say to each other: messages of ranks and nodes, frames, the handshake."""

@@ -1,0 +1,76 @@
+"""The job token: both sides of a connection show that they know it, neither sends it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import secrets
+import ssl
+
+from drainfsm.errors import ConfigError, SlotTakenError
+from drainfsm.runtime.config import RunConfig
+from drainfsm.store import ObjectStore
+
+NONCE_BYTES = 32
+STORED_TOKEN = "token"
+
+
+def nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def stored_token(store: ObjectStore) -> str:
+    """The job token of agents that were given none: a random one, kept beside the checkpoints.
+
+    Whoever can write the store can forge checkpoints anyway, so it gives nothing more away.
+
+    Raises:
+        StoreUnreachableError: the store does not answer.
+    """
+    with contextlib.suppress(SlotTakenError):
+        store.put_if_absent(STORED_TOKEN, secrets.token_hex(NONCE_BYTES).encode())
+    return (store.get(STORED_TOKEN) or b"").decode()
+
+
+def proof(token: str, *, by: str, theirs: bytes, own: bytes, claims: str) -> bytes:
+    """What only somebody with the token can compute from the two nonces.
+
+    ``by`` (``agent`` or ``coordinator``) keeps one side from reflecting the other's proof.
+    """
+    message = b"\0".join((b"drainfsm-v1", by.encode(), theirs.hex().encode(), own.hex().encode()))
+    return hmac.digest(token.encode(), message + b"\0" + claims.encode(), hashlib.sha256)
+
+
+def verify_mac(mac: bytes, expected: bytes) -> bool:
+    return hmac.compare_digest(mac, expected)
+
+
+def server_tls(config: RunConfig) -> ssl.SSLContext | None:
+    """Raises: ConfigError: a file cannot be read."""
+    if not config.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, config)
+    if config.tls_ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_tls(config: RunConfig) -> ssl.SSLContext | None:
+    """Raises: ConfigError: a file cannot be read."""
+    if not config.tls_ca and not config.tls_cert:
+        return None
+    context = ssl.create_default_context()
+    _load(context, config)
+    return context
+
+
+def _load(context: ssl.SSLContext, config: RunConfig) -> None:
+    try:
+        if config.tls_ca:
+            context.load_verify_locations(config.tls_ca)
+        if config.tls_cert:
+            context.load_cert_chain(config.tls_cert, config.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"tls_ca, tls_cert or tls_key: {error}") from error

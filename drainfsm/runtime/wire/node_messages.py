@@ -1,0 +1,290 @@
+"""What the agents and the coordinator say to each other: one message a node, not one a rank."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from drainfsm.core.events import MemoryShortage, MissingRank, NodeExit
+from drainfsm.core.inputs import NodePosition
+from drainfsm.core.manifest import Entry
+from drainfsm.core.notice import Notice
+from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+from drainfsm.runtime.wire.rank_messages import Message, Restored, RestoreRefused
+
+PROTOCOL_VERSION = 2
+"""Agents and coordinator of one job run the same version; it is checked when a node joins."""
+
+
+# --- joining ------------------------------------------------------------------------------------
+
+
+class Challenge(Message, frozen=True, kw_only=True):
+    """The coordinator's first word."""
+
+    protocol_version: int
+    nonce: bytes
+
+
+class Proof(Message, frozen=True, kw_only=True):
+    """The agent knows the job token, and asks the coordinator to show the same."""
+
+    job_id: str
+    node_rank: int
+    node_count: int
+    nonce: bytes
+    mac: bytes
+
+
+class Refusal(Message, frozen=True, kw_only=True):
+    error: str
+    """Name of the exception in ``drainfsm.errors``."""
+
+    reason: str
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """The node is in: what its ranks run with."""
+
+    mac: bytes
+    now_unix_ms: int
+    """Of the coordinator's clock, in which it states every deadline."""
+
+    job_id: str
+    epoch: int
+    attempt_id: str
+    store_url: str
+    settings: CheckpointSettings
+
+
+Joining: TypeAlias = Challenge | Refusal | Welcome
+"""What an agent may hear before it is in."""
+
+
+# --- node to coordinator ------------------------------------------------------------------------
+
+
+class Heartbeat(Message, frozen=True, kw_only=True):
+    now_unix_ms: int | None = None
+    """The coordinator's clock, anew."""
+
+
+class NodeStarting(Message, frozen=True, kw_only=True):
+    """Ranks of the node are about to attach (again): what do they start from?"""
+
+
+class NodeFormed(Message, frozen=True, kw_only=True):
+    """Every rank of the node attached (again), or its part of the checkpoint's size changed."""
+
+    ranks: tuple[int, ...]
+    world_size: int
+    save_bytes: int
+    restart: int
+    """As the coordinator told these ranks when they began (``StartRanks``). What a launcher counts
+    tells no worlds apart: torchrun counts on each node by itself, and not every restart."""
+
+
+class NodeHeld(Message, frozen=True, kw_only=True):
+    """Every rank of the node said where it is, with the flag up: none runs past the next step."""
+
+    position: NodePosition
+    drain_id: str = ""
+    """Of the hold that this answers."""
+
+
+class NodeQuiesced(Message, frozen=True, kw_only=True):
+    ranks: tuple[int, ...]
+    step: int
+
+
+class NodeLate(Message, frozen=True, kw_only=True):
+    """The time for what was asked is nearly up: who has not done it, and what they are doing."""
+
+    missing: tuple[MissingRank, ...]
+
+
+class NodeSaveBegan(Message, frozen=True, kw_only=True):
+    generation_id: str
+    step: int
+
+
+class NodeStaged(Message, frozen=True, kw_only=True):
+    generation_id: str
+    staged_bytes: int
+    rank_count: int
+
+
+class NodeDurable(Message, frozen=True, kw_only=True):
+    generation_id: str
+    entries: tuple[Entry, ...]
+    file_counts: dict[int, int]
+    """By rank: every rank of the node is in it, also one that wrote no file."""
+
+    durable_ms: int
+    """Of the slowest rank."""
+
+    savers: tuple[str, ...] = ("",)
+    """As the ranks said it, each once."""
+
+
+class NodeSaveFailed(Message, frozen=True, kw_only=True):
+    generation_id: str
+    reason: str
+    memory: MemoryShortage | None = None
+
+
+class NodeRestored(Restored, frozen=True, kw_only=True):
+    """What the slowest rank of the node said."""
+
+
+class NodeRestoreRefused(Message, frozen=True, kw_only=True):
+    rank: int
+    refused: RestoreRefused
+
+
+class NodeFirstStep(Message, frozen=True, kw_only=True):
+    step: int
+
+
+class NodeRanksLost(Message, frozen=True, kw_only=True):
+    """Ranks died during a drain."""
+
+    missing: tuple[MissingRank, ...]
+    reason: str
+
+
+class NodeExited(Message, frozen=True, kw_only=True):
+    """No process of the job is left on the node."""
+
+    exit: NodeExit
+    failed_unix_ms: int | None = None
+    """When the node's first rank failed; None: none did."""
+
+
+class NodeCordonDone(Message, frozen=True, kw_only=True):
+    outcome: str
+    detail: str
+    drain_id: str = ""
+
+
+class NodeNotice(Message, frozen=True, kw_only=True):
+    ask: int
+    """Number that the answer carries."""
+
+    notice: Notice
+
+
+class NodeWithdrawal(Message, frozen=True, kw_only=True):
+    ask: int
+    source: str
+    native_id: str
+    reason: str
+
+
+class NodeSource(Message, frozen=True, kw_only=True):
+    source: str
+    since_unix_ms: int | None
+    detail: str
+
+
+FromNode: TypeAlias = (
+    Heartbeat
+    | NodeStarting
+    | NodeFormed
+    | NodeHeld
+    | NodeQuiesced
+    | NodeLate
+    | NodeSaveBegan
+    | NodeStaged
+    | NodeDurable
+    | NodeSaveFailed
+    | NodeRestored
+    | NodeRestoreRefused
+    | NodeFirstStep
+    | NodeRanksLost
+    | NodeExited
+    | NodeCordonDone
+    | NodeNotice
+    | NodeWithdrawal
+    | NodeSource
+)
+
+
+# --- coordinator to node ------------------------------------------------------------------------
+
+
+class NoticeAnswer(Message, frozen=True, kw_only=True):
+    ask: int
+    error: str
+    detail: str
+
+
+class SetBackstop(Message, frozen=True, kw_only=True):
+    """When the agent kills what is left and ends, whatever else happens. None: no drain is on."""
+
+    kill_by_unix_ms: int | None
+    exit_by_unix_ms: int | None
+
+
+class StartRanks(Message, frozen=True, kw_only=True):
+    """The answer to ``NodeStarting``; for the nodes of one world it is the same."""
+
+    restore: RestoreTarget | None
+    restart: int
+    """How often ranks have been started again inside this attempt."""
+
+
+class CordonNode(Message, frozen=True, kw_only=True):
+    nodes: tuple[str, ...]
+    timeout_ms: int
+    drain_id: str = ""
+
+
+class HoldNode(Message, frozen=True, kw_only=True):
+    answer_by_unix_ms: int
+    drain_id: str = ""
+
+
+class ReleaseNode(Message, frozen=True, kw_only=True):
+    stop_step: int
+    quiesce_by_unix_ms: int
+
+
+class ResumeNode(Message, frozen=True, kw_only=True):
+    pass
+
+
+class SaveNode(Message, frozen=True, kw_only=True):
+    order: SaveOrder
+
+
+class AbortNode(Message, frozen=True, kw_only=True):
+    generation_id: str
+
+
+class LeaveNode(Message, frozen=True, kw_only=True):
+    at_step: int | None
+    kill_by_unix_ms: int
+
+
+class JobLeft(Message, frozen=True, kw_only=True):
+    """The whole job has left and it is on record: tell the platform, and exit."""
+
+    exit_code: int
+    requeue: bool
+    done_by_unix_ms: int
+
+
+ToNode: TypeAlias = (
+    Heartbeat
+    | NoticeAnswer
+    | SetBackstop
+    | StartRanks
+    | CordonNode
+    | HoldNode
+    | ReleaseNode
+    | ResumeNode
+    | SaveNode
+    | AbortNode
+    | LeaveNode
+    | JobLeft
+)

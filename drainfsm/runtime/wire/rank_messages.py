@@ -1,0 +1,224 @@
+"""What a rank and its agent say to each other, and what ``drainfsm notify`` says to an agent."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from drainfsm.core.events import MemoryShortage, snake_case
+from drainfsm.core.manifest import Entry
+from drainfsm.core.notice import Notice
+from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+from drainfsm.core.requeue import RefusedGeneration
+
+TRAINING = "train"
+"""The phase of a rank that is in its step loop."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=snake_case):
+    """Base of all messages."""
+
+
+# --- rank to agent ------------------------------------------------------------------------------
+
+
+class Attach(Message, frozen=True, kw_only=True):
+    """First message of a rank. None: the launcher did not say, the agent fills in."""
+
+    rank: int | None
+    world_size: int | None
+    local_world_size: int | None
+    pid: int
+    incarnation: str
+    """The same for all ranks that one (re)start of the launcher made."""
+
+
+class Position(Message, frozen=True, kw_only=True):
+    """Where the rank stands: the answer to ``Hold`` and ``Ask``, given by its reader thread."""
+
+    number: int = 0
+    """Of the ``Hold`` or ``Ask``: one that was called off may be answered behind the next."""
+
+    step: int
+    """Last completed step; -1: none yet."""
+
+    step_ms: int
+    """Longest of its recent steps; 0: none was measured."""
+
+    phase: str
+    phase_left_ms: int | None
+    """How long a phase outside the step loop is expected to go on; None: not known."""
+
+
+class Quiesced(Message, frozen=True, kw_only=True):
+    step: int
+
+
+class SizeDeclared(Message, frozen=True, kw_only=True):
+    """What one checkpoint of the whole job takes, as far as this rank writes it."""
+
+    save_bytes: int
+
+
+class SaveBegan(Message, frozen=True, kw_only=True):
+    """A periodic save."""
+
+    generation_id: str
+    step: int
+
+
+class Staged(Message, frozen=True, kw_only=True):
+    generation_id: str
+    staged_bytes: int
+
+
+class DurableFiles(Message, frozen=True, kw_only=True):
+    """Every file that this rank wrote is durable."""
+
+    generation_id: str
+    entries: tuple[Entry, ...]
+    durable_ms: int
+    saver: str = ""
+    """Who wrote them, where the job writes its checkpoints itself; empty: drainfsm."""
+
+
+class SaveFailed(Message, frozen=True, kw_only=True):
+    generation_id: str
+    reason: str
+    memory: MemoryShortage | None = None
+
+
+class Restored(Message, frozen=True, kw_only=True):
+    generation_id: str
+    manifest_digest: str
+    step: int
+    restore_ms: int
+    verification: str
+    refused: tuple[RefusedGeneration, ...] = ()
+    """What should have been restored in place of it, and was damaged; the recorded one first."""
+
+    saved_world_size: int = 0
+    """Ranks that saved it; 0: not said."""
+
+    saved_layout: dict[str, int] = {}
+    not_restored: tuple[str, ...] = ()
+    """Parts of the ranks that had to start anew, because there were others when it was saved."""
+
+
+class RestoreRefused(Message, frozen=True, kw_only=True):
+    """What was to be restored is not; the rank ends with this error."""
+
+    generation_id: str
+    step: int
+    error: str
+    reason: str
+
+
+class FirstStep(Message, frozen=True, kw_only=True):
+    """The first step of this process is done."""
+
+    step: int
+
+
+class Detach(Message, frozen=True, kw_only=True):
+    """The rank closes its session: it will report no more."""
+
+
+FromRank: TypeAlias = (
+    Attach
+    | Position
+    | Quiesced
+    | SizeDeclared
+    | SaveBegan
+    | Staged
+    | DurableFiles
+    | SaveFailed
+    | Restored
+    | RestoreRefused
+    | FirstStep
+    | Detach
+)
+
+# --- agent to rank ------------------------------------------------------------------------------
+
+
+class Attached(Message, frozen=True, kw_only=True):
+    rank: int
+    world_size: int
+    job_id: str
+    epoch: int
+    store_url: str
+    settings: CheckpointSettings
+    restore: RestoreTarget | None
+    restart: int = 0
+    """How often a launcher has started the ranks again inside this attempt."""
+
+
+class Refused(Message, frozen=True, kw_only=True):
+    reason: str
+
+
+class Hold(Message, frozen=True, kw_only=True):
+    """Stop at the next step boundary, and say at once where you are."""
+
+    number: int = 0
+
+
+class Ask(Message, frozen=True, kw_only=True):
+    """Say where you are."""
+
+    number: int = 0
+    """Of the hold that was not answered in time."""
+
+
+class Release(Message, frozen=True, kw_only=True):
+    """Run on to the end of this step and hold there."""
+
+    stop_step: int
+
+
+class Resume(Message, frozen=True, kw_only=True):
+    """The drain was called off."""
+
+
+class Save(Message, frozen=True, kw_only=True):
+    order: SaveOrder
+
+
+class Abort(Message, frozen=True, kw_only=True):
+    generation_id: str
+
+
+class Leave(Message, frozen=True, kw_only=True):
+    """Leave the training loop after this step; None: at the next boundary."""
+
+    at_step: int | None
+
+
+ToRank: TypeAlias = Attached | Refused | Hold | Ask | Release | Resume | Save | Abort | Leave
+
+# --- notify to agent and back -------------------------------------------------------------------
+
+
+class GiveNotice(Message, frozen=True, kw_only=True):
+    notice: Notice
+
+
+class TakeBack(Message, frozen=True, kw_only=True):
+    """Withdraw a SOFT notice."""
+
+    source: str
+    native_id: str
+    reason: str
+
+
+class Answer(Message, frozen=True, kw_only=True):
+    error: str = ""
+    """Empty: done."""
+
+    detail: str = ""
+    """What the drain stands at now, one line."""
+
+
+FromCaller: TypeAlias = GiveNotice | TakeBack

@@ -1,0 +1,217 @@
+"""One simulated agent: the real ``Agent``, with simulated parts where it touches its machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, cast
+
+from drainfsm.errors import DrainfsmError
+from drainfsm.log.journal import Journal
+from drainfsm.runtime.agent.adapters import RunningAdapters
+from drainfsm.runtime.agent.agent import Agent, Parts
+from drainfsm.runtime.agent.node import Node
+from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator import evidence
+from drainfsm.runtime.coordinator.attempt import AttemptEnvironment
+from drainfsm.runtime.threads import Tasks
+from drainfsm.runtime.wire import node_messages as n
+from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.store.base import ObjectStore
+from drainfsm_kit.simulator.fibers import FiberLock
+from drainfsm_kit.simulator.host import SimulatedHost
+from drainfsm_kit.simulator.launcher import SimulatedDoor, SimulatedJob
+from drainfsm_kit.simulator.machine import BEGIN_UNIX_MS, Machine
+from drainfsm_kit.simulator.process import Process
+from drainfsm_kit.simulator.source import Cordon, Platform, loader
+from drainfsm_kit.simulator.storage import StoreClient
+
+if TYPE_CHECKING:
+    from drainfsm_kit.simulator.attempt import SimulatedAttempt
+
+ROUNDING_MS = 2
+"""Clocks are read in whole milliseconds."""
+
+BUG = "a bug"
+"""With this the runtime begins to tell of its own mistakes."""
+
+
+class SimulatedAgent:
+    def __init__(self, attempt: SimulatedAttempt, node: int, machine: Machine) -> None:
+        universe = attempt.universe
+        self.attempt = attempt
+        self.node = node
+        self.machine = machine
+        self.process: Process = universe.new_process(f"a{attempt.number}n{node}", machine)
+        self.process.on_end = self._ended
+        self.platform = Platform()
+        self.agent: Agent | None = None
+        self.job: SimulatedJob | None = None
+        self.host: SimulatedHost | None = None
+        self.call: Callable[[m.FromCaller], Coroutine[Any, Any, m.Answer]] | None = None
+        """What ``drainfsm notify`` reaches; None: nobody listens yet."""
+
+        self.exit_by_ms: int | None = None
+        """By when it was last told to be gone, in true time; None: no drain is on."""
+
+        self.told_ms = 0
+        self.heard: list[tuple[int, int]] = []
+        """HARD notices that this agent itself heard: when, and their deadline, in true time."""
+
+        self.skew_ms = 0
+        """Of its clock, for life: steps of the machine's clock change nothing."""
+
+        self.was_stopped = False
+        self.killed = False
+        """By a fault, not by itself."""
+
+        self.said: list[str] = []
+        self._store = StoreClient(universe.store, self.process, universe.timeline, universe.fibers)
+
+    def start(self) -> None:
+        self.process.start(self._main())
+
+    async def _main(self) -> int:
+        parts = Parts(
+            start_host=self._start_host, make_hearing=self._make_hearing, make_node=self._make_node
+        )
+        config = self.attempt.config(self.node)
+        self.skew_ms = self.machine.skew_ms
+        self.agent = Agent(config, warn=self.warn, clock=Clock(self.machine), parts=parts)
+        try:
+            return await self.agent.live()
+        except DrainfsmError as error:
+            self.warn(f"{type(error).__name__}: {error}")
+            return 1
+
+    @property
+    def listening(self) -> bool:
+        """It has joined: its sources are watched, and ``drainfsm notify`` finds it."""
+        return self.listened and not self.process.dead
+
+    @property
+    def listened(self) -> bool:
+        return self.call is not None
+
+    def warn(self, text: str) -> None:
+        self.said.append(text)
+        if BUG in text:
+            self.process.bugs.append(f"{self.process.name}: {text}")
+
+    def _ended(self, process: Process) -> None:
+        if self.job is not None and self.machine.powered:
+            self.job.agent_ended()
+        self.attempt.agent_ended(self)
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    async def _start_host(
+        self, config: RunConfig, clock: Clock, tasks: Tasks, *, warn: Callable[[str], None]
+    ) -> SimulatedHost:
+        premises = SimulatedEnvironment(self, self._store)
+        self.host = await SimulatedHost.begin(self, premises, config, clock, tasks, warn=warn)
+        return self.host
+
+    def _make_hearing(
+        self, config: RunConfig, clock: Clock, *, epoch: int, warn: Callable[[str], None]
+    ) -> RunningAdapters:
+        universe = self.attempt.universe
+        cordon = Cordon(universe.cordon_faults, self.machine.name, universe.tally)
+        load = loader(self.platform, cordon)
+        return RunningAdapters(config, clock, epoch=epoch, warn=warn, load=load)
+
+    def _make_node(self, *given: Any) -> Node:
+        node = SimulatedNode(*given)
+        node.put_into(self)
+        return node
+
+
+class SimulatedNode(Node):
+    """The real one; its ranks and its command are simulated."""
+
+    _agent: SimulatedAgent
+
+    def put_into(self, agent: SimulatedAgent) -> None:
+        self._promised: dict[str, int | None] = {}
+        """When ranks may be killed, in true time, by who said so."""
+
+        timeline = agent.attempt.universe.timeline
+        door = SimulatedDoor(self._ranks, self, self._start, agent.process, timeline)
+        self._agent = agent
+        agent.call = self._notices.call
+        self.job = agent.job = SimulatedJob(door, timeline, agent.attempt.spawner(agent))
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        yield
+
+    def _variables(self) -> dict[str, str]:
+        return {}
+
+    def on_order(self, order: n.ToNode) -> None:
+        agent, its_clock = self._agent, self._agent.attempt.agents[0].skew_ms
+        match order:
+            case n.SetBackstop():
+                agent.exit_by_ms = _true_ms(order.exit_by_unix_ms, its_clock)
+                agent.told_ms = agent.attempt.universe.timeline.now_ms
+                self._promised["backstop"] = _true_ms(order.kill_by_unix_ms, its_clock)
+            case n.LeaveNode():
+                self._promised["leave"] = _true_ms(order.kill_by_unix_ms, its_clock)
+            case _:
+                pass
+        super().on_order(order)
+
+    def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
+        self._promised["own"] = _true_ms(kill_by_unix_ms, self._agent.skew_ms)
+        super().set_own_limit(kill_by_unix_ms)
+
+    def _overran(self, why: str) -> None:
+        """Ranks are killed no earlier than whoever said when it would be, by whichever clock."""
+        now_ms = self._agent.attempt.universe.timeline.now_ms
+        promised_ms = min((by for by in self._promised.values() if by is not None), default=now_ms)
+        if now_ms < promised_ms - ROUNDING_MS:
+            self._agent.attempt.universe.wrong.append(
+                f"{self._agent.process.name} killed its ranks at {now_ms} ms, and had promised "
+                f"them the time until {promised_ms} ms"
+            )
+        super()._overran(why)
+
+
+def _true_ms(unix_ms: int | None, skew_ms: int) -> int | None:
+    """What a clock that is off by so much shows at that instant, in true time."""
+    return None if unix_ms is None else unix_ms - skew_ms - BEGIN_UNIX_MS
+
+
+class SimulatedEnvironment(AttemptEnvironment):
+    """The simulated store, and the disk of the machine."""
+
+    def __init__(self, agent: SimulatedAgent, store: StoreClient) -> None:
+        super().__init__(agent.attempt.config(agent.node))
+        self._agent = agent
+        self._store = store
+
+    def prepare(self) -> None:
+        """The disk is there."""
+
+    def open_store(self) -> ObjectStore:
+        return cast(ObjectStore, self._store)
+
+    def pause(self, seconds: float) -> None:
+        self._store.pause(seconds)
+
+    def lock(self) -> AbstractContextManager[object]:
+        return FiberLock(self._agent.attempt.universe.fibers)
+
+    def journal_epochs(self) -> tuple[int, ...]:
+        return tuple(sorted(self._agent.machine.disk.files))
+
+    def evidence(self, *, before_epoch: int) -> evidence.PastAttempts:
+        disk, job = self._agent.machine.disk, self._config.job
+        earlier = {epoch: disk.records(epoch) for epoch in disk.files if epoch < before_epoch}
+        return evidence.collect_from(earlier, job_id=job)
+
+    def open_journal(self, *, epoch: int) -> Journal:
+        disk, job = self._agent.machine.disk, self._config.job
+        return disk.open_journal(self._agent.process, job_id=job, epoch=epoch)
