@@ -27,7 +27,7 @@ from drainfsm_adapters.slurm_evidence import (
 )
 from drainfsm_adapters.slurm_leaving import Leaving
 from drainfsm_adapters.slurm_options import SOURCE, run_of, slurm_options
-from drainfsm_adapters.slurm_records import Job, Limits
+from drainfsm_adapters.slurm_records import SlurmJob, SlurmLimits
 
 POLL_S_MAX = 30.0
 """slurmctld enforces limits no more often, and looks after thousands of jobs."""
@@ -57,14 +57,14 @@ class SlurmAdapter:
         self._options = slurm_options(context.options)
         self._run = run_of(os.environ)
         self._scontrol = Scontrol(self._options)
-        self._limits = Limits()
+        self._limits = SlurmLimits()
         self._limits_known = False
         self._ledger: Ledger | None = None
         self._end_unix_ms: int | None = None
         """Earliest end that was stated."""
 
         self._shortened = False
-        self._asked: dict[str, tuple[int, asyncio.Task[Job | None]]] = {}
+        self._asked: dict[str, tuple[int, asyncio.Task[SlurmJob | None]]] = {}
         self._leaving = Leaving(context, self._options, self._run, self._scontrol)
 
     # --- notices --------------------------------------------------------------------------------
@@ -135,10 +135,10 @@ class SlurmAdapter:
         self._leaving.limits = self._limits
         self._limits_known = True
 
-    async def _read_job(self) -> Job:
+    async def _read_job(self) -> SlurmJob:
         return await self._scontrol.job(self._run.job_id, timeout_s=self._timeout_s())
 
-    def _settle_job(self, ledger: Ledger, job: Job) -> bool:
+    def _settle_job(self, ledger: Ledger, job: SlurmJob) -> bool:
         now = self._context.now_unix_ms()
         end_unix_ms = None if job.end_unix_s is None else job.end_unix_s * 1_000
         if end_unix_ms is not None:
@@ -205,7 +205,7 @@ class SlurmAdapter:
             detail=f"{name}; {meaning.detail}",
         )
 
-    async def _look(self, name: str, *, timeout_s: float) -> Job | None:
+    async def _look(self, name: str, *, timeout_s: float) -> SlurmJob | None:
         now = self._context.now_unix_ms()
         asked_unix_ms, task = self._asked.get(name, (0, None))
         if task is None or now - asked_unix_ms > FRESH_MS:
@@ -213,7 +213,7 @@ class SlurmAdapter:
             self._asked[name] = (now, task)
         return await asyncio.shield(task)
 
-    async def _ask(self, timeout_s: float) -> Job | None:
+    async def _ask(self, timeout_s: float) -> SlurmJob | None:
         timeout_s = min(timeout_s, self._options.timeout_s)
         try:
             return await self._scontrol.job(self._run.job_id, timeout_s=timeout_s)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from drainfsm_adapters.slurm_options import SlurmOptions
 from drainfsm_adapters.slurm_records import (
-    Job,
-    Limits,
-    Node,
+    SlurmJob,
+    SlurmLimits,
+    SlurmNode,
     job_of,
     limits_of,
     nodes_of,
@@ -84,7 +84,7 @@ class Scontrol:
         self._job_format = "--json" if options.json else "-o"
         self._environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
 
-    async def job(self, job_id: str, *, timeout_s: float) -> Job:
+    async def job(self, job_id: str, *, timeout_s: float) -> SlurmJob:
         output = await self._run(self._job_format, "show", "job", job_id, timeout_s=timeout_s)
         try:
             found = job_of(output, job_id=job_id)
@@ -94,14 +94,14 @@ class Scontrol:
             raise SlurmFailedError(f"slurmctld does not know job {job_id}")
         return found
 
-    async def nodes(self, names: str, *, timeout_s: float) -> tuple[Node, ...]:
+    async def nodes(self, names: str, *, timeout_s: float) -> tuple[SlurmNode, ...]:
         return nodes_of(await self._run("-o", "show", "node", names, timeout_s=timeout_s))
 
     async def reservation_end_unix_s(self, name: str, *, timeout_s: float) -> int | None:
         output = await self._run("-o", "show", "reservation", name, timeout_s=timeout_s)
         return reservation_end_unix_s(output)
 
-    async def limits(self, partition: str, *, timeout_s: float) -> Limits:
+    async def limits(self, partition: str, *, timeout_s: float) -> SlurmLimits:
         """The site's configuration; a partition that is hidden from us is left out."""
         config = await self._run("show", "config", timeout_s=timeout_s)
         described = ""

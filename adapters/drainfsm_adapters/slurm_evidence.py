@@ -17,7 +17,7 @@ import msgspec
 from drainfsm.core.notice import NoticeClass
 from drainfsm_adapters.ledger import Observed
 from drainfsm_adapters.slurm_options import Run
-from drainfsm_adapters.slurm_records import NO_LIMIT_AHEAD_S, Job, Limits, Node
+from drainfsm_adapters.slurm_records import NO_LIMIT_AHEAD_S, SlurmJob, SlurmLimits, SlurmNode
 
 WARNING_EARLY_S = 65
 """``--signal=…@N`` comes up to 60 s before N (man sbatch); some for the way."""
@@ -40,7 +40,7 @@ class Meaning(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
-def killed_by_unix_ms(*, signalled_unix_ms: int, limits: Limits, grace_ms: int) -> int:
+def killed_by_unix_ms(*, signalled_unix_ms: int, limits: SlurmLimits, grace_ms: int) -> int:
     """After a SIGTERM that ends the run: the job's grace, or KillWait where that is shorter."""
     wait_ms = grace_ms
     if limits.kill_wait_s is not None:
@@ -50,7 +50,13 @@ def killed_by_unix_ms(*, signalled_unix_ms: int, limits: Limits, grace_ms: int) 
 
 
 def end_of(
-    job: Job, *, run: Run, limits: Limits, grace_ms: int, now_unix_ms: int, shortened: bool
+    job: SlurmJob,
+    *,
+    run: Run,
+    limits: SlurmLimits,
+    grace_ms: int,
+    now_unix_ms: int,
+    shortened: bool,
 ) -> Observed | None:
     """The end of this run, as its record states it now. ``shortened``: it was later before."""
     soon = killed_by_unix_ms(signalled_unix_ms=now_unix_ms, limits=limits, grace_ms=grace_ms)
@@ -89,7 +95,7 @@ def _end(cause: str, deadline_unix_ms: int, detail: str) -> Observed:
     )
 
 
-def ending_cause(job: Job) -> str:
+def ending_cause(job: SlurmJob) -> str:
     """Why a run is being ended whose restart count has not risen."""
     reason = job.reason.lower()
     if "TIMEOUT" in job.states or "DEADLINE" in job.states or reason == "timelimit":
@@ -103,10 +109,10 @@ def ending_cause(job: Job) -> str:
 
 def meaning_of(
     name: str,
-    job: Job | None,
+    job: SlurmJob | None,
     *,
     run: Run,
-    limits: Limits,
+    limits: SlurmLimits,
     grace_ms: int,
     warning_s: float,
     signalled_unix_ms: int,
@@ -136,7 +142,7 @@ def meaning_of(
     return Meaning(cause="unknown", deadline_unix_ms=deadline, detail=detail)
 
 
-def drained_of(nodes: tuple[Node, ...]) -> Observed | None:
+def drained_of(nodes: tuple[SlurmNode, ...]) -> Observed | None:
     """Slurm lets jobs finish on a drained node: no deadline."""
     drained = [n for n in nodes if n.drained and not n.reason.startswith(OWN_REASON)]
     if not drained:
@@ -163,7 +169,7 @@ def reservation_of(end_unix_s: int | None, *, name: str, now_unix_ms: int) -> Ob
     )
 
 
-def _told(job: Job) -> str:
+def _told(job: SlurmJob) -> str:
     said = [f"JobState={'+'.join(sorted(job.states))}", f"Restarts={job.restarts}"]
     if job.reason not in ("", "None"):
         said.append(f"Reason={job.reason}")

@@ -15,7 +15,7 @@ from drainfsm.adapter import AdapterContext
 from drainfsm_adapters.slurm_commands import Scontrol, SlurmFailedError, run_command
 from drainfsm_adapters.slurm_evidence import ending_cause
 from drainfsm_adapters.slurm_options import Run, SlurmOptions
-from drainfsm_adapters.slurm_records import Job, Limits
+from drainfsm_adapters.slurm_records import SlurmJob, SlurmLimits
 
 STAY_S_MAX = 3_600.0
 """Longer than a preemption's grace: then something else is wrong, and the node is wasted."""
@@ -28,7 +28,7 @@ class Leaving:
     def __init__(
         self, context: AdapterContext, options: SlurmOptions, run: Run, scontrol: Scontrol
     ) -> None:
-        self.limits = Limits()
+        self.limits = SlurmLimits()
         self._context = context
         self._options = options
         self._run = run
@@ -45,7 +45,7 @@ class Leaving:
             return "not requeued: [adapters.slurm] requeue = none"
         try:
             record_s = timeout_s / RECORD_SHARE
-            job: Job | None = await self._scontrol.job(self._run.job_id, timeout_s=record_s)
+            job: SlurmJob | None = await self._scontrol.job(self._run.job_id, timeout_s=record_s)
         except SlurmFailedError:
             job = None
         if job is not None:
@@ -57,7 +57,7 @@ class Leaving:
                 return self._stay()
         return await self._come_back(job, timeout_s=timeout_s - record_s)
 
-    async def _come_back(self, job: Job | None, *, timeout_s: float) -> str:
+    async def _come_back(self, job: SlurmJob | None, *, timeout_s: float) -> str:
         refused = "requeue is off for this job"
         if self._options.requeue != "none" and (job is None or job.requeue):
             try:
@@ -84,7 +84,7 @@ class Leaving:
             return False
         return job.restarts > self._run.restarts
 
-    def _killing_requeues(self, job: Job) -> bool:
+    def _killing_requeues(self, job: SlurmJob) -> bool:
         preempted = job.preempt_unix_s is not None and not job.ending
         return preempted and job.requeue and self.limits.preemption_requeues
 

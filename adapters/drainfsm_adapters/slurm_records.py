@@ -30,7 +30,7 @@ _FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:.&-]*)=(\S*)")
 _SETTING = re.compile(r"^\s*(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     """One job as slurmctld knows it now."""
 
     job_id: str
@@ -57,7 +57,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.states & ENDING)
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     states: frozenset[str]
     reason: str = ""
@@ -67,7 +67,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return "DRAIN" in self.states or "DRAINED" in self.states or "DRAINING" in self.states
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What the site has configured. None: not known."""
 
     kill_wait_s: int | None = None
@@ -82,7 +82,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return "REQUEUE" in self.preempt_mode.upper()
 
 
-def job_of(output: str, *, job_id: str) -> Job | None:
+def job_of(output: str, *, job_id: str) -> SlurmJob | None:
     """The job of that id among all that were printed; None: it is not there."""
     if output.lstrip().startswith("{"):
         listed = json.loads(output).get("jobs", ())
@@ -94,7 +94,7 @@ def job_of(output: str, *, job_id: str) -> Job | None:
     return None
 
 
-def nodes_of(output: str) -> tuple[Node, ...]:
+def nodes_of(output: str) -> tuple[SlurmNode, ...]:
     found = []
     for line in output.splitlines():
         fields = _fields(line)
@@ -102,7 +102,7 @@ def nodes_of(output: str) -> tuple[Node, ...]:
             continue
         reason = line.partition(" Reason=")[2].partition(" [")[0].strip()
         states = frozenset(re.split(r"[+*~#!%$@^-]+", fields.get("State", "").upper()))
-        found.append(Node(name=fields["NodeName"], states=states, reason=reason))
+        found.append(SlurmNode(name=fields["NodeName"], states=states, reason=reason))
     return tuple(found)
 
 
@@ -111,11 +111,11 @@ def reservation_end_unix_s(output: str) -> int | None:
     return _seconds(_fields(output.partition("\n")[0]).get("EndTime", ""))
 
 
-def limits_of(*, config: str, partition: str) -> Limits:
+def limits_of(*, config: str, partition: str) -> SlurmLimits:
     """From ``scontrol show config`` and ``scontrol show partition -o``; either may be empty."""
     settings = dict(_SETTING.findall(config))
     fields = _fields(partition)
-    return Limits(
+    return SlurmLimits(
         kill_wait_s=_leading_number(settings.get("KillWait", "")),
         grace_s=_leading_number(fields.get("GraceTime", "")),
         preempt_mode=fields.get("PreemptMode", "") or settings.get("PreemptMode", ""),
@@ -136,8 +136,8 @@ def _fields(line: str, *, behind: str = "") -> dict[str, str]:
     return fields
 
 
-def _text_job(fields: dict[str, str]) -> Job:
-    return Job(
+def _text_job(fields: dict[str, str]) -> SlurmJob:
+    return SlurmJob(
         job_id=fields["JobId"],
         states=frozenset(fields.get("JobState", "UNKNOWN").upper().split("+")),
         reason=fields.get("Reason", ""),
@@ -151,10 +151,10 @@ def _text_job(fields: dict[str, str]) -> Job:
     )
 
 
-def _json_job(job: dict[str, Any]) -> Job:
+def _json_job(job: dict[str, Any]) -> SlurmJob:
     states = job.get("job_state", "UNKNOWN")
     listed: Iterable[str] = [states] if isinstance(states, str) else states
-    return Job(
+    return SlurmJob(
         job_id=str(job["job_id"]),
         states=frozenset(state.upper() for state in listed),
         reason=str(job.get("state_reason", "")),

@@ -8,11 +8,11 @@ from torch import nn
 
 from drainfsm.checkpoint.cadence import Cadence
 from drainfsm.checkpoint.exchange import Exchange
-from drainfsm.checkpoint.gate import refusals_told
+from drainfsm.checkpoint.gate import refusals_reported
 from drainfsm.checkpoint.parts import Parts
 from drainfsm.checkpoint.port import RankPort
 from drainfsm.checkpoint.restoring import restore
-from drainfsm.checkpoint.saving import Save
+from drainfsm.checkpoint.saving import RankSave
 from drainfsm.checkpoint.staging import Staging
 from drainfsm.core.orders import SaveOrder
 from drainfsm.core.state import periodic_id
@@ -51,7 +51,7 @@ class Checkpoint:
             | more
         )
         self._active = bool(port.store_url)
-        self._save: Save | None = None
+        self._save: RankSave | None = None
         self._compared = False
         self._last_step = -1
         if not self._active:
@@ -78,7 +78,7 @@ class Checkpoint:
         target = self._port.restore_target
         if target is None or not self._active:
             return 0
-        with refusals_told(self._port, target):
+        with refusals_reported(self._port, target):
             step = restore(self._port, self._store, self._exchange, self._parts, target)
         self._last_step = step
         self._port.declare_size(self._parts.share_bytes(self._port.world_size))
@@ -127,7 +127,7 @@ class Checkpoint:
             save.wait_done()
             self._wait_for_save()
 
-    def _begin(self, generation: str, step: int, *, copy: bool) -> Save | None:
+    def _begin(self, generation: str, step: int, *, copy: bool) -> RankSave | None:
         """One save at a time: the one before is waited for. None: reported as failed."""
         self._wait_for_save()
         if self._save is not None:
@@ -139,7 +139,7 @@ class Checkpoint:
             state = self._parts.capture(rank=self._port.rank, step=step)
         except Exception as error:  # whatever a part's state_dict() may raise
             state = error
-        self._save = save = Save(
+        self._save = save = RankSave(
             self._port,
             self._store,
             self._exchange,

@@ -31,7 +31,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class RankFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Stands for the answer of a rank on which something went wrong."""
 
     rank: int
@@ -43,7 +43,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """More that the class is made from."""
 
     @classmethod
-    def of(cls, error: BaseException, *, rank: int) -> Failure:
+    def of(cls, error: BaseException, *, rank: int) -> RankFailure:
         if isinstance(error, NoRoomError):
             return cls(rank=rank, kind=NoRoomError.__name__, reason=str(error), details=vars(error))
         if isinstance(error, DrainfsmError):
@@ -92,16 +92,16 @@ class Exchange:
         Raises:
             CheckpointError: of the first rank on which something failed, on every rank.
         """
-        answers: list[R | Failure] | None = None
+        answers: list[R | RankFailure] | None = None
         gathered = self._gather(self._attempt(local))
         if gathered is not None:
-            made: list[R] | Failure | None = _first_failure(gathered)
+            made: list[R] | RankFailure | None = _first_failure(gathered)
             if made is None:
                 made = self._attempt(lambda: together(cast("list[T]", gathered)))
-            answers = [made] * self.world_size if isinstance(made, Failure) else list(made)
+            answers = [made] * self.world_size if isinstance(made, RankFailure) else list(made)
         return _value(self._scatter(answers))
 
-    def collect(self, local: T | Failure) -> list[T] | None:
+    def collect(self, local: T | RankFailure) -> list[T] | None:
         """All ranks' values on the coordinator, None elsewhere.
 
         Raises:
@@ -121,7 +121,7 @@ class Exchange:
         value = self._attempt(local)
         if self._group is None:
             return [_value(value)]
-        values: list[T | Failure] = [value] * self.world_size
+        values: list[T | RankFailure] = [value] * self.world_size
         self._call(lambda: dist.all_gather_object(values, value, group=self._group))
         failed = _first_failure(values)
         if failed is not None:
@@ -139,13 +139,13 @@ class Exchange:
             self._call(
                 lambda: dist.broadcast_object_list(values, src=COORDINATOR, group=self._group)
             )
-        return _value(cast("T | Failure", values[0]))
+        return _value(cast("T | RankFailure", values[0]))
 
-    def _attempt(self, make: Callable[[], T]) -> T | Failure:
+    def _attempt(self, make: Callable[[], T]) -> T | RankFailure:
         try:
             return make()
         except Exception as error:
-            return Failure.of(error, rank=self.rank)
+            return RankFailure.of(error, rank=self.rank)
 
     def _gather(self, value: T) -> list[T] | None:
         if self._group is None:
@@ -173,17 +173,17 @@ class Exchange:
             raise SaveFailedError(f"lost touch with another rank: {error}") from error
 
 
-def _first_failure(values: list[Any]) -> Failure | None:
-    return next((value for value in values if isinstance(value, Failure)), None)
+def _first_failure(values: list[Any]) -> RankFailure | None:
+    return next((value for value in values if isinstance(value, RankFailure)), None)
 
 
-def _value(value: T | Failure) -> T:
-    if isinstance(value, Failure):
+def _value(value: T | RankFailure) -> T:
+    if isinstance(value, RankFailure):
         raise _error_of(value)
     return value
 
 
-def _error_of(failure: Failure) -> CheckpointError:
+def _error_of(failure: RankFailure) -> CheckpointError:
     kind = getattr(drainfsm.errors, failure.kind, SaveFailedError)
     if not issubclass(kind, CheckpointError):
         kind = SaveFailedError

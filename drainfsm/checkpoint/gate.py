@@ -93,7 +93,7 @@ def may_fall_back(port: RankPort, error: CheckpointError) -> bool:
 
 
 @contextlib.contextmanager
-def refusals_told(port: RankPort, target: RestoreTarget) -> Iterator[None]:
+def refusals_reported(port: RankPort, target: RestoreTarget) -> Iterator[None]:
     """Whatever ends a restore is told, so that the log says why the ranks ended."""
     try:
         yield

@@ -18,7 +18,7 @@ from drainfsm.checkpoint.gate import (
     committed_target,
     earlier,
     may_fall_back,
-    refusals_told,
+    refusals_reported,
     verified_manifest,
 )
 from drainfsm.checkpoint.own_files import (
@@ -118,7 +118,7 @@ class OwnCheckpoint:
         target = self._port.restore_target
         if target is None or not self._active:
             return 0
-        with refusals_told(self._port, target):
+        with refusals_reported(self._port, target):
             return self._restore(target)
 
     def _restore(self, target: RestoreTarget) -> int:

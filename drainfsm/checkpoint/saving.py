@@ -20,7 +20,7 @@ import torch
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
-from drainfsm.checkpoint.exchange import Exchange, Failure
+from drainfsm.checkpoint.exchange import Exchange, RankFailure
 from drainfsm.checkpoint.files import GenerationFiles
 from drainfsm.checkpoint.planner import SharePlanner, item_bytes
 from drainfsm.checkpoint.port import RankPort
@@ -42,7 +42,7 @@ GIVE_UP_S = 2.0
 for a peer that no longer answers, and ends with the process."""
 
 
-class Save:
+class RankSave:
     """Runs in a thread of its own; the main thread waits for as much of it as it needs."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Save:
     def _save(self) -> None:
         plan = self._exchange.plan(self._local_plan, self._global_plan)
         written = self._write(plan)
-        failed = written if isinstance(written, Failure) else None
+        failed = written if isinstance(written, RankFailure) else None
         if failed is None and not self._exchange.coordinates:
             self._report_durable()
         results = self._exchange.collect(written)
@@ -184,7 +184,7 @@ class Save:
             sys.stderr.write(f"drainfsm: {warning_about(self._planner.differing)}\n")
         return self._writer.prepare_global_plan(shares)
 
-    def _write(self, plan: SavePlan) -> list[WriteResult] | Failure:
+    def _write(self, plan: SavePlan) -> list[WriteResult] | RankFailure:
         """Stage and write this rank's share. What fails here is told to the others."""
         try:
             share = self._planner.finish_plan(plan)
@@ -199,7 +199,7 @@ class Save:
             return self._writer.write_data(share, self._planner).wait()
         except Exception as error:
             self._report_failed(_reason(error))
-            return Failure(
+            return RankFailure(
                 rank=self._exchange.rank, kind=SaveFailedError.__name__, reason=_reason(error)
             )
 

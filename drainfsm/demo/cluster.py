@@ -83,7 +83,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return int(json.loads(lines[-1])["step"]) if lines else -1
 
 
-class Attempt:
+class DemoAttempt:
     """One start of the job: ``drainfsm run`` on each node, each with torchrun inside."""
 
     def __init__(self, place: Place, *, number: int, nats_url: str, training: list[str]) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from drainfsm.demo.cluster import NODE_COUNT, RANKS_PER_NODE, Attempt, Place
+from drainfsm.demo.cluster import NODE_COUNT, RANKS_PER_NODE, DemoAttempt, Place
 from drainfsm.demo.display import Display
 from drainfsm.demo.summary import Histories, Result, explanations, summarize
 from drainfsm.errors import DrainfsmError
@@ -53,7 +53,7 @@ class Story:
         self.place = place
         self.display = display
         self.nats_url = nats_url
-        self.attempts: list[Attempt] = []
+        self.attempts: list[DemoAttempt] = []
         self.histories: Histories = {}
         self._machines: dict[int, DrainMachine] = {}
 
@@ -88,9 +88,9 @@ class Story:
         )
         await self._ended(third, expected=0)
 
-    def _start(self, title: str) -> Attempt:
+    def _start(self, title: str) -> DemoAttempt:
         self.display.say(title)
-        attempt = Attempt(
+        attempt = DemoAttempt(
             self.place,
             number=len(self.attempts) + 1,
             nats_url=self.nats_url,
@@ -100,7 +100,7 @@ class Story:
         self.attempts.append(attempt)
         return attempt
 
-    async def _until_step(self, attempt: Attempt, step: int) -> None:
+    async def _until_step(self, attempt: DemoAttempt, step: int) -> None:
         expired = _timer()
         while (reached := self.place.last_step()) < step:
             self.display.step = reached
@@ -108,12 +108,12 @@ class Story:
                 raise _broken(f"it ended or hung at step {reached}", attempt)
             await asyncio.sleep(POLL_S)
 
-    async def _notify(self, attempt: Attempt, *, in_s: float) -> None:
+    async def _notify(self, attempt: DemoAttempt, *, in_s: float) -> None:
         code = await asyncio.to_thread(attempt.notify, in_s=in_s, node=1)
         if code != 0:
             raise _broken(f"`drainfsm notify` exited with {code}", attempt)
 
-    async def _ended(self, attempt: Attempt, *, expected: int) -> None:
+    async def _ended(self, attempt: DemoAttempt, *, expected: int) -> None:
         expired = _timer()
         while (codes := attempt.poll()) is None:
             self.display.step = self.place.last_step()
@@ -153,7 +153,7 @@ def _timer() -> Callable[[], bool]:
     return lambda: time.monotonic() > give_up
 
 
-def _broken(what: str, attempt: Attempt) -> DemoError:
+def _broken(what: str, attempt: DemoAttempt) -> DemoError:
     return DemoError(f"attempt {attempt.number}: {what}\n{attempt.log_tail()}")
 
 

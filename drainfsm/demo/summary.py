@@ -14,7 +14,7 @@ from drainfsm.core.explain import explain
 from drainfsm.core.manifest import Commit
 from drainfsm.core.records import Record
 from drainfsm.core.rules import broken_rules, events_of
-from drainfsm.demo.cluster import Attempt, Place
+from drainfsm.demo.cluster import DemoAttempt, Place
 from drainfsm.errors import DrainfsmError
 from drainfsm.store import open_store
 from drainfsm.store.commits import CommitLog
@@ -73,7 +73,7 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 def summarize(
-    place: Place, attempts: Sequence[Attempt], histories: Histories, reference: Path
+    place: Place, attempts: Sequence[DemoAttempt], histories: Histories, reference: Path
 ) -> Result:
     """Judge the finished demo from its logs, its store and its losses."""
     losses = _losses(place.losses)
@@ -115,7 +115,7 @@ def _compare(
 def _drain(
     history: list[Record],
     losses: list[dict[str, Any]],
-    attempt: Attempt,
+    attempt: DemoAttempt,
     *,
     following: list[Record],
 ) -> DrainResult:
@@ -191,7 +191,7 @@ def _phases(history: list[Record]) -> dict[str, int]:
 
 
 def _criteria(
-    place: Place, attempts: Sequence[Attempt], histories: Histories, drains: list[DrainResult]
+    place: Place, attempts: Sequence[DemoAttempt], histories: Histories, drains: list[DrainResult]
 ) -> dict[str, bool]:
     both = [histories.get(epoch, []) for epoch in (1, 2)]
     healthy = [

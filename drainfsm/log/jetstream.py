@@ -15,7 +15,7 @@ from drainfsm.errors import BrokerError, RecordRefusedError, RecordUnreadableErr
 from drainfsm.log import stream as api
 from drainfsm.log.link import CLOSE_S, CONNECT_S, Link, Report
 from drainfsm.log.tail import Tail, TailBrokenError
-from drainfsm.log.wire import Batch, Message, Wire
+from drainfsm.log.wire import Batch, BrokerMessage, Wire
 
 STREAM = api.STREAM
 READ_STALL_S = 10.0
@@ -164,7 +164,7 @@ class Connection:
 
     async def messages(
         self, subject: str, *, after_sequence: int = 0
-    ) -> AsyncGenerator[Message, None]:
+    ) -> AsyncGenerator[BrokerMessage, None]:
         """The same, undecoded. A replica that is behind may answer: the newest may be missing."""
         async for batch in self._batches(subject, after_sequence=after_sequence):
             for message in batch.messages:
@@ -257,11 +257,11 @@ def _subject(job_id: str) -> str:
     return f"drainfsm.v1.{_name(job_id)}.*"
 
 
-def _stored(message: Message) -> Stored:
+def _stored(message: BrokerMessage) -> Stored:
     return Stored(sequence=message.sequence, record=_record(message))
 
 
-def _record(message: Message) -> Record:
+def _record(message: BrokerMessage) -> Record:
     try:
         return decode(message.data)
     except RecordUnreadableError as error:

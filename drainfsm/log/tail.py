@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from drainfsm.log.stream import STREAM, ConsumerReply
-from drainfsm.log.wire import Message
+from drainfsm.log.wire import BrokerMessage
 
 HEARTBEAT_S = 2
 SILENCE_S_MAX = 3 * HEARTBEAT_S
@@ -78,7 +78,7 @@ class Tail:
         if reply.error is not None:
             raise TailBrokenError(reply.error.description)
 
-    async def next(self) -> Message:
+    async def next(self) -> BrokerMessage:
         """The next message.
 
         Raises:
@@ -99,7 +99,7 @@ class Tail:
             self._received += 1
             if place.consumer != self._received:
                 raise TailBrokenError(f"message {self._received} was missed")
-            return Message(place.stream, message.data)
+            return BrokerMessage(place.stream, message.data)
 
     def interrupt(self) -> None:
         """The connection is a new one: the consumer may be gone, and messages with it."""

@@ -20,7 +20,7 @@ CHUNK_BYTES = 1 << 20
 PORT = 4222
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class BrokerMessage(msgspec.Struct, frozen=True, gc=False):
     """One stored message."""
 
     sequence: int
@@ -28,7 +28,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    messages: list[Message]
+    messages: list[BrokerMessage]
     pending_count: int
     """Matching messages behind this batch; 0: that was all."""
 
@@ -110,7 +110,7 @@ class Wire:
                 raise
 
     async def _collect(self, timeout_s: float) -> Batch:
-        messages: list[Message] = []
+        messages: list[BrokerMessage] = []
         rest = b""
         while True:
             async with asyncio.timeout(timeout_s):
@@ -121,7 +121,7 @@ class Wire:
             if end is not None:
                 return Batch(messages=messages, pending_count=end)
 
-    def _split(self, data: bytes, messages: list[Message]) -> tuple[bytes, int | None]:
+    def _split(self, data: bytes, messages: list[BrokerMessage]) -> tuple[bytes, int | None]:
         """Take whole messages off ``data``: what is left over, and the pending count at the end."""
         at = 0
         find, rfind = data.find, data.rfind
@@ -141,7 +141,7 @@ class Wire:
                 return data[at:], _end_of_batch(data[start:body])
             mark = find(b"Nats-Sequence: ", start, body) + 15
             sequence = int(data[mark : find(b"\r", mark, body)])
-            messages.append(Message(sequence, data[body:end]))
+            messages.append(BrokerMessage(sequence, data[body:end]))
         return data[at:], None
 
     def _control(self, line: bytes) -> None:

@@ -48,7 +48,7 @@ async def live(state_dir: Path, *, job: str, epoch: int, heartbeat_s: float) -> 
     while True:
         await asyncio.sleep(heartbeat_s)
         try:
-            await in_thread("vitals", lambda: give_sign(state_dir, job=job, epoch=epoch))
+            await in_thread("liveness", lambda: give_sign(state_dir, job=job, epoch=epoch))
         except OSError:
             continue  # the next one may work; who watches calls the attempt silent meanwhile
 
@@ -62,7 +62,7 @@ async def silence(
     seen, changed_at = since, loop.time()
     while True:
         await asyncio.sleep(silence_s / 8)
-        now = await in_thread("vitals", look)
+        now = await in_thread("liveness", look)
         if now != seen:
             seen, changed_at, needs_sign = now, loop.time(), False
         elif not needs_sign and loop.time() - changed_at > silence_s:

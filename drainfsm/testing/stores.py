@@ -71,7 +71,7 @@ class MemoryStore:
         yield io.BytesIO(data)
 
 
-class Answer(enum.Enum):
+class PutAnswer(enum.Enum):
     """What becomes of a ``put_if_absent``, and of its answer."""
 
     TRUE = "done, and said so"
@@ -91,7 +91,7 @@ class AmbiguousStore:
         self,
         inner: ObjectStore,
         *,
-        answer: Callable[[str], Answer],
+        answer: Callable[[str], PutAnswer],
         before: Callable[[], None] = lambda: None,
     ) -> None:
         self.url = inner.url
@@ -114,17 +114,17 @@ class AmbiguousStore:
     def put_if_absent(self, name: str, data: bytes) -> None:
         self._before()
         answer = self._answer(name)
-        if answer is Answer.REFUSED:
+        if answer is PutAnswer.REFUSED:
             raise StoreUnreachableError("no answer, and nothing done")
-        if answer is Answer.LATE:
+        if answer is PutAnswer.LATE:
             self.late.append((name, data))
             raise StoreUnreachableError("no answer yet")
         try:
             self._inner.put_if_absent(name, data)
         except SlotTakenError:
-            if answer is Answer.TRUE:
+            if answer is PutAnswer.TRUE:
                 raise
-        if answer is Answer.LOST:
+        if answer is PutAnswer.LOST:
             raise StoreUnreachableError("done, but the answer is lost")
 
     def put(self, name: str, data: bytes) -> None:

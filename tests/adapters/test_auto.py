@@ -16,7 +16,7 @@ from drainfsm.testing.metadata import (
     MetadataServer,
     TencentMetadataServer,
 )
-from drainfsm.testing.metadata.server import Answer, Request
+from drainfsm.testing.metadata.server import Request, Response
 from drainfsm.testing.notice_sink import RecordingSink, watching
 from drainfsm_adapters import auto
 from drainfsm_kit.cloud_stage import STAGES, Stage
@@ -89,9 +89,9 @@ class Imitation(TencentMetadataServer):
 
     put_status = 405
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response:
         status = 200 if request.method == "GET" else self.put_status
-        return Answer(status=status, body=b"i-00000001")
+        return Response(status=status, body=b"i-00000001")
 
 
 class YesMan(Imitation):

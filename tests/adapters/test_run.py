@@ -11,7 +11,7 @@ from drainfsm.core import events as e
 from drainfsm.core.notice import NoticeClass
 from drainfsm.core.state import Phase
 from drainfsm.testing.metadata import AwsMetadataServer, AzureMetadataServer
-from drainfsm.testing.metadata.server import Answer, Request
+from drainfsm.testing.metadata.server import Request, Response
 from drainfsm.views.sources import metrics_text
 from drainfsm_kit.running import RunningJob, running_job
 
@@ -146,7 +146,7 @@ class WatchedAzure(AzureMetadataServer):
         self._alive = alive
         self.alive_at_approval: list[int] = []
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response:
         if request.method == "POST":
             self.alive_at_approval.append(self._alive())
         return super().answer(request)

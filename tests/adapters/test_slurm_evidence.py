@@ -16,22 +16,22 @@ from drainfsm_adapters.slurm_evidence import (
     reservation_of,
 )
 from drainfsm_adapters.slurm_options import Run
-from drainfsm_adapters.slurm_records import Job, Limits, Node
+from drainfsm_adapters.slurm_records import SlurmJob, SlurmLimits, SlurmNode
 
 NOW_S = 1_795_995_000
 NOW = NOW_S * 1_000
 RUN = Run(job_id="7", restarts=2)
-LIMITS = Limits(kill_wait_s=5, grace_s=20, preempt_mode="REQUEUE")
+LIMITS = SlurmLimits(kill_wait_s=5, grace_s=20, preempt_mode="REQUEUE")
 GRACE_MS = 20_000
 KILLED_BY = NOW + 4_500
 
 
-def record(state: str = "RUNNING", **fields: Any) -> Job:
+def record(state: str = "RUNNING", **fields: Any) -> SlurmJob:
     given = {"restarts": 2, "end_unix_s": NOW_S + 3_600, **fields}
-    return Job(job_id="7", states=frozenset(state.split("+")), **given)
+    return SlurmJob(job_id="7", states=frozenset(state.split("+")), **given)
 
 
-def end(job: Job, *, shortened: bool = False) -> tuple[str, str, int | None] | None:
+def end(job: SlurmJob, *, shortened: bool = False) -> tuple[str, str, int | None] | None:
     found = end_of(
         job, run=RUN, limits=LIMITS, grace_ms=GRACE_MS, now_unix_ms=NOW, shortened=shortened
     )
@@ -79,7 +79,7 @@ def test_an_end_that_has_passed_leaves_what_kill_wait_leaves() -> None:
         (record("RUNNING", restarts=3), "requeue"),
     ],
 )
-def test_a_run_that_is_being_ended_has_kill_wait(job: Job, cause: str) -> None:
+def test_a_run_that_is_being_ended_has_kill_wait(job: SlurmJob, cause: str) -> None:
     assert end(job) == (cause, NoticeClass.HARD, KILLED_BY)
 
 
@@ -98,12 +98,14 @@ def test_an_end_that_was_heard_late_leaves_less() -> None:
 def test_kill_wait_only_ever_shortens_the_grace(
     kill_wait_s: int | None, grace_ms: int, left_ms: int
 ) -> None:
-    limits = Limits(kill_wait_s=kill_wait_s)
+    limits = SlurmLimits(kill_wait_s=kill_wait_s)
     by = killed_by_unix_ms(signalled_unix_ms=NOW, limits=limits, grace_ms=grace_ms)
     assert by - NOW == left_ms
 
 
-def meaning(job: Job | None, name: str = "SIGTERM", *, warning_s: float = 120) -> Meaning | None:
+def meaning(
+    job: SlurmJob | None, name: str = "SIGTERM", *, warning_s: float = 120
+) -> Meaning | None:
     return meaning_of(
         name,
         job,
@@ -125,7 +127,7 @@ def meaning(job: Job | None, name: str = "SIGTERM", *, warning_s: float = 120) -
         (record(end_unix_s=NOW_S, preempt_unix_s=NOW_S - 20), "preemption"),
     ],
 )
-def test_a_signal_that_ends_the_run_is_followed_by_a_kill(job: Job, cause: str) -> None:
+def test_a_signal_that_ends_the_run_is_followed_by_a_kill(job: SlurmJob, cause: str) -> None:
     said = meaning(job)
     assert said is not None
     assert (said.cause, said.deadline_unix_ms) == (cause, KILLED_BY)
@@ -139,7 +141,7 @@ def test_a_signal_that_ends_the_run_is_followed_by_a_kill(job: Job, cause: str) 
         record(end_unix_s=NOW_S + 20, preempt_unix_s=NOW_S),
     ],
 )
-def test_a_warning_says_no_more_than_the_record(job: Job) -> None:
+def test_a_warning_says_no_more_than_the_record(job: SlurmJob) -> None:
     assert meaning(job, "SIGUSR1") is None
     assert meaning(job, "SIGTERM") is None
 
@@ -166,9 +168,9 @@ def test_without_a_record_a_sigterm_is_taken_for_the_end() -> None:
 
 
 def test_a_drained_node_is_soft_and_has_no_deadline() -> None:
-    drained = Node(name="n2", states=frozenset({"MIXED", "DRAIN"}), reason="bad memory")
-    own = Node(name="n3", states=frozenset({"MIXED", "DRAIN"}), reason="drainfsm: job leaves")
-    idle = Node(name="n1", states=frozenset({"IDLE"}))
+    drained = SlurmNode(name="n2", states=frozenset({"MIXED", "DRAIN"}), reason="bad memory")
+    own = SlurmNode(name="n3", states=frozenset({"MIXED", "DRAIN"}), reason="drainfsm: job leaves")
+    idle = SlurmNode(name="n1", states=frozenset({"IDLE"}))
     found = drained_of((idle, drained, own))
     assert found is not None
     assert (found.cause, found.notice_class) == ("node_drain", NoticeClass.SOFT)

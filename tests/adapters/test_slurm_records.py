@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from drainfsm_adapters.slurm_records import Job, job_of, limits_of, nodes_of, reservation_end_unix_s
+from drainfsm_adapters.slurm_records import (
+    SlurmJob,
+    job_of,
+    limits_of,
+    nodes_of,
+    reservation_end_unix_s,
+)
 
 DATA = Path(__file__).parent / "data" / "slurm"
 
@@ -15,14 +21,14 @@ def printed(name: str) -> str:
     return (DATA / name).read_text(encoding="utf-8")
 
 
-def job(name: str, job_id: str) -> Job:
+def job(name: str, job_id: str) -> SlurmJob:
     found = job_of(printed(name), job_id=job_id)
     assert found is not None
     return found
 
 
 def test_a_running_job_is_read_past_the_fields_in_its_name_and_comment() -> None:
-    assert job("running.txt", "1") == Job(
+    assert job("running.txt", "1") == SlurmJob(
         job_id="1",
         states=frozenset({"RUNNING"}),
         reason="None",
@@ -68,7 +74,7 @@ def test_json_of_22_05() -> None:
 
 def test_json_of_newer_versions() -> None:
     found = job("scontrol-new.json", "42")
-    assert found == Job(
+    assert found == SlurmJob(
         job_id="42",
         states=frozenset({"COMPLETING", "CANCELLED"}),
         reason="None",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 from drainfsm.cli.options import OPTIONS
@@ -53,3 +54,12 @@ def test_every_environment_variable_in_the_code_is_known_to_the_settings() -> No
     for path in SHIPPED:
         for name in re.findall(r"[\"'](DRAINFSM_[A-Z0-9_]+)[\"']", path.read_text()):
             assert name in known or name.startswith(ADAPTER_PREFIX), f"{path}: {name}"
+
+
+def test_no_two_classes_have_one_name() -> None:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for path in SHIPPED:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(f"{_path(path)}:{node.lineno}")
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}

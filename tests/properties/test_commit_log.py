@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from drainfsm.core.manifest import Claim, Commit
 from drainfsm.errors import CommitLogError, FencedError, StoreUnreachableError
 from drainfsm.store.commits import CommitLog
-from drainfsm.testing.stores import AmbiguousStore, Answer, MemoryStore
+from drainfsm.testing.stores import AmbiguousStore, MemoryStore, PutAnswer
 from drainfsm_kit.interleave import Actor, Interleaving
 
 GENERATIONS_PER_ATTEMPT = 2
@@ -23,7 +23,7 @@ class World:
 
     def __init__(self, data: st.DataObject) -> None:
         self.memory = MemoryStore()
-        self.answer = Answer.TRUE
+        self.answer = PutAnswer.TRUE
         self.stores: list[AmbiguousStore] = []
         self.landed = 0
         """Late puts that took effect."""
@@ -72,7 +72,7 @@ class World:
                 self._land_some()
                 self.answer = self._data.draw(ANSWERS)
                 self._data.draw(st.sampled_from(interleaving.runnable)).step()
-            self.answer = Answer.TRUE
+            self.answer = PutAnswer.TRUE
 
     def _land_some(self) -> None:
         for store in self.stores:
@@ -82,7 +82,9 @@ class World:
                 self.landed += store.land(index)
 
 
-ANSWERS = st.sampled_from([Answer.TRUE] * 3 + [Answer.LOST, Answer.REFUSED, Answer.LATE])
+ANSWERS = st.sampled_from(
+    [PutAnswer.TRUE] * 3 + [PutAnswer.LOST, PutAnswer.REFUSED, PutAnswer.LATE]
+)
 
 
 def commit_of(attempt_id: str, epoch: int, number: int, at_unix_ms: int) -> Commit:

@@ -14,7 +14,7 @@ from drainfsm.store.commits import CommitLog
 from drainfsm.store.posix import PosixStore
 from drainfsm.store.settling import PUTS_MAX
 from drainfsm.store.slots import slot_name, slot_numbers
-from drainfsm.testing.stores import AmbiguousStore, Answer, MemoryStore
+from drainfsm.testing.stores import AmbiguousStore, MemoryStore, PutAnswer
 
 
 def log_of(store: ObjectStore, *, job_id: str = "job") -> CommitLog:
@@ -95,11 +95,11 @@ def test_publishing_a_generation_again_changes_nothing(store: PosixStore) -> Non
         log.publish(msgspec.structs.replace(commit(10), manifest_digest="sha256:other"))
 
 
-@pytest.mark.parametrize("answer", [Answer.LOST, Answer.REFUSED, Answer.LATE])
-def test_an_ambiguous_answer_is_settled(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", [PutAnswer.LOST, PutAnswer.REFUSED, PutAnswer.LATE])
+def test_an_ambiguous_answer_is_settled(answer: PutAnswer) -> None:
     memory = MemoryStore()
-    answers: list[Answer] = []
-    store = AmbiguousStore(memory, answer=lambda _: answers.pop() if answers else Answer.TRUE)
+    answers: list[PutAnswer] = []
+    store = AmbiguousStore(memory, answer=lambda _: answers.pop() if answers else PutAnswer.TRUE)
     log = log_of(store)
     answers.append(answer)
     assert log.claim(attempt_id="a", now_unix_ms=1).slot == 1
@@ -112,9 +112,9 @@ def test_an_ambiguous_answer_is_settled(answer: Answer) -> None:
 
 def test_a_store_that_never_answers_is_reported_and_the_same_call_settles_it_later() -> None:
     memory = MemoryStore()
-    broken = [Answer.LOST] + [Answer.REFUSED] * (PUTS_MAX - 1)
+    broken = [PutAnswer.LOST] + [PutAnswer.REFUSED] * (PUTS_MAX - 1)
     answers = list(reversed(broken))
-    store = AmbiguousStore(memory, answer=lambda _: answers.pop() if answers else Answer.TRUE)
+    store = AmbiguousStore(memory, answer=lambda _: answers.pop() if answers else PutAnswer.TRUE)
     log = log_of(store)
     with pytest.raises(StoreUnreachableError):
         log.claim(attempt_id="a", now_unix_ms=1)
@@ -129,7 +129,7 @@ def test_a_store_that_never_answers_is_reported_and_the_same_call_settles_it_lat
 
 def test_the_wait_between_tries_is_bounded() -> None:
     pauses: list[float] = []
-    store = AmbiguousStore(MemoryStore(), answer=lambda _: Answer.REFUSED)
+    store = AmbiguousStore(MemoryStore(), answer=lambda _: PutAnswer.REFUSED)
     with pytest.raises(StoreUnreachableError):
         CommitLog(store, job_id="job", pause=pauses.append).claim(attempt_id="a", now_unix_ms=1)
     assert pauses == [0.1, 0.2, 0.4]

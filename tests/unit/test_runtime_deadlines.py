@@ -208,8 +208,8 @@ def test_a_caller_hears_what_the_coordinator_answered() -> None:
         notices.on_answer(n.NoticeAnswer(ask=2, error="it is HARD", detail=""))
         notices.on_answer(n.NoticeAnswer(ask=1, error="", detail="noticed"))
         assert [await call for call in calls] == [
-            m.Answer(detail="noticed"),
-            m.Answer(error="it is HARD"),
+            m.NotifyAnswer(detail="noticed"),
+            m.NotifyAnswer(error="it is HARD"),
         ]
 
     in_loop(lambda notices, clock, warned: tell(notices))

@@ -26,7 +26,7 @@ from drainfsm.store.generations import (
 )
 from drainfsm.store.posix import PosixStore
 from drainfsm.store.requeues import read_requeue, restore_for, write_requeue
-from drainfsm.testing.stores import AmbiguousStore, Answer, MemoryStore
+from drainfsm.testing.stores import AmbiguousStore, MemoryStore, PutAnswer
 
 GENERATION = "e000001-s000000000010-p"
 FILES = {"__0_0.distcp": b"a" * 5000, "__1_0.distcp": b"b" * 7000, ".metadata": b"meta"}
@@ -262,11 +262,11 @@ def test_a_lost_attempt_whose_manifest_was_changed_is_refused(store: PosixStore)
         claim_and_restore(store, "b")
 
 
-@pytest.mark.parametrize("answer", [Answer.LOST, Answer.REFUSED, Answer.LATE])
-def test_manifest_and_record_survive_an_ambiguous_answer(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", [PutAnswer.LOST, PutAnswer.REFUSED, PutAnswer.LATE])
+def test_manifest_and_record_survive_an_ambiguous_answer(answer: PutAnswer) -> None:
     memory = MemoryStore()
-    answers: list[Answer] = [answer]
-    store = AmbiguousStore(memory, answer=lambda _: answers.pop() if answers else Answer.TRUE)
+    answers: list[PutAnswer] = [answer]
+    store = AmbiguousStore(memory, answer=lambda _: answers.pop() if answers else PutAnswer.TRUE)
     manifest = Manifest(
         job_id="job",
         epoch=1,

@@ -32,8 +32,8 @@ class NoticeListener(Protocol):
 class Sink:
     """A ``NoticeSink``: hands on what is new, once."""
 
-    def __init__(self, ears: NoticeListener) -> None:
-        self._ears = ears
+    def __init__(self, listener: NoticeListener) -> None:
+        self._listener = listener
         self._present: dict[str, Notice] = {}
         self._unknown: set[str] = set()
 
@@ -42,21 +42,21 @@ class Sink:
         if before is not None and _same(before, notice):
             return
         self._present[notice.identity] = notice
-        self._ears.hear(notice)
+        self._listener.hear(notice)
 
     def withdraw(self, *, source: str, native_id: str, reason: str) -> None:
         if self._present.pop(f"{source}/{native_id}", None) is not None:
-            self._ears.take_back(source, native_id, reason)
+            self._listener.take_back(source, native_id, reason)
 
     def unknown(self, *, source: str, since_unix_ms: int, detail: str) -> None:
         if source not in self._unknown:
             self._unknown.add(source)
-            self._ears.source_state(source, since_unix_ms, detail)
+            self._listener.source_state(source, since_unix_ms, detail)
 
     def recovered(self, *, source: str) -> None:
         if source in self._unknown:
             self._unknown.discard(source)
-            self._ears.source_state(source, None, "")
+            self._listener.source_state(source, None, "")
 
 
 def _same(before: Notice, now: Notice) -> bool:
@@ -96,11 +96,11 @@ class RunningAdapters:
             )
             self._adapters[name] = load(name, context)
 
-    def start(self, tasks: Tasks, ears: NoticeListener) -> None:
+    def start(self, tasks: Tasks, listener: NoticeListener) -> None:
         for name in self._config.source:
-            tasks.start(self._watch(name, Sink(ears), ears))
+            tasks.start(self._watch(name, Sink(listener), listener))
 
-    async def _watch(self, name: str, sink: Sink, ears: NoticeListener) -> None:
+    async def _watch(self, name: str, sink: Sink, listener: NoticeListener) -> None:
         pause_s = RESTART_S
         while True:
             began_ms = loop_ms()
@@ -110,7 +110,7 @@ class RunningAdapters:
             except Exception as error:  # an adapter's bug must not end the job
                 detail = f"{type(error).__name__}: {error}"
             self._warn(f"source {name}: {detail}; watched again in {pause_s:g} s")
-            ears.source_state(name, self._clock.now_unix_ms(), detail)
+            listener.source_state(name, self._clock.now_unix_ms(), detail)
             await asyncio.sleep(pause_s)
             ran_ms = loop_ms() - began_ms
             pause_s = RESTART_S if ran_ms > 60_000 else min(RESTART_S_MAX, pause_s * 2)

@@ -61,11 +61,11 @@ async def run_agent(config: RunConfig) -> int:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Parts:
+class AgentParts:
     """What an agent is put together from. The simulator has its own."""
 
     start_host: Callable[..., Awaitable[Host]] = Host.start
-    make_hearing: Callable[..., RunningAdapters] = RunningAdapters
+    make_adapters: Callable[..., RunningAdapters] = RunningAdapters
     make_node: Callable[..., Node] = Node
 
 
@@ -78,25 +78,25 @@ class Agent:
         *,
         warn: Callable[[str], None] = warn,
         clock: Clock | None = None,
-        parts: Parts | None = None,
+        parts: AgentParts | None = None,
     ) -> None:
         self._config = config
         self._warn = warn
         self._clock = Clock() if clock is None else clock
-        self._parts = Parts() if parts is None else parts
+        self._parts = AgentParts() if parts is None else parts
         self._tasks = Tasks(warn)
         self._offset = Offset(self._clock)
         self._notices = Notices(config, self._clock, self._offset, warn=warn)
         self._host: Host | None = None
-        self._hearing: RunningAdapters | None = None
+        self._adapters: RunningAdapters | None = None
         self._done_by_unix_ms = 0
         """When the job has left: the end of what is left of the exit margin."""
 
     async def run(self) -> int:
         with hear_signals(self._config.signals, self._clock, self.hear):
             exit_code = await self.live()
-            if self._hearing is not None:
-                await self._hearing.stay()
+            if self._adapters is not None:
+                await self._adapters.stay()
             return exit_code
 
     def hear(self, notice: Notice) -> None:
@@ -138,26 +138,33 @@ class Agent:
     async def _run_node(self, link: CoordinatorLink) -> int:
         config, epoch = self._config, link.welcome.epoch
         self._offset.hear(link.welcome.now_unix_ms)
-        hearing = self._parts.make_hearing(config, self._clock, epoch=epoch, warn=self._warn)
-        self._hearing = hearing
+        adapters = self._parts.make_adapters(config, self._clock, epoch=epoch, warn=self._warn)
+        self._adapters = adapters
         node = self._parts.make_node(
-            config, self._clock, link, hearing, self._notices, self._tasks, self._warn, self._offset
+            config,
+            self._clock,
+            link,
+            adapters,
+            self._notices,
+            self._tasks,
+            self._warn,
+            self._offset,
         )
         if self._host is not None:
             node.job.others.update(self._host.process_ids)
             self._host.on_server_started = node.job.others.add
             self._host.on_failed = node.lose
-            self._host.interpret_with(hearing.interpret)
+            self._host.interpret_with(adapters.interpret)
         connection = self._tasks.start(self._follow(link, node))
         try:
             async with node.listening():
                 self._notices.connect(link, node)
-                hearing.start(self._tasks, self._notices)
+                adapters.start(self._tasks, self._notices)
                 self._start_timeout(epoch)
                 node.start()
                 left = await node.left()
             self._done_by_unix_ms = left.done_by_unix_ms
-            await self._say_goodbye(hearing, left)
+            await self._say_goodbye(adapters, left)
         finally:
             connection.cancel()
             await node.end()
@@ -180,7 +187,7 @@ class Agent:
             node.lose(f"a bug in handling an order: {error!r}")
             raise
 
-    async def _say_goodbye(self, hearing: RunningAdapters, left: n.JobLeft) -> None:
+    async def _say_goodbye(self, adapters: RunningAdapters, left: n.JobLeft) -> None:
         """The log's last records, then the adapters' last acts, within the time: an acknowledgement
         may let the platform take the machine away at once."""
         timeout_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
@@ -191,4 +198,4 @@ class Agent:
                 if self._host is not None:
                     await self._host.flush(timeout_ms=timeout_ms // 2)
                 left_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
-                await hearing.left(requeue=left.requeue, timeout_ms=left_ms)
+                await adapters.left(requeue=left.requeue, timeout_ms=left_ms)

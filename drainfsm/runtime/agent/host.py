@@ -36,13 +36,13 @@ class Host:
         config: RunConfig,
         attempt: Attempt,
         coordinator: Coordinator,
-        hub: NodeServer | None,
+        node_server: NodeServer | None,
         warn: Callable[[str], None],
     ) -> None:
         self._config = config
         self._attempt = attempt
         self._coordinator = coordinator
-        self._hub = hub
+        self._node_server = node_server
         self._warn = warn
         self._server: EmbeddedServer | None = None
         self._shipper: Shipper | None = None
@@ -72,11 +72,11 @@ class Host:
             raise
         attempt = await _with_evidence(attempt, config)
         coordinator = Coordinator(attempt, config, clock, warn=warn)
-        hub = None
+        node_server = None
         if bound is not None:
-            hub = NodeServer(coordinator, config, warn=warn)
-            await hub.listen(bound)
-        host = cls(config, attempt, coordinator, hub, warn)
+            node_server = NodeServer(coordinator, config, warn=warn)
+            await node_server.listen(bound)
+        host = cls(config, attempt, coordinator, node_server, warn)
         host._write_info("")
         tasks.start(host._run())
         tasks.start(host._live())
@@ -165,8 +165,8 @@ class Host:
         """Usually some milliseconds; bounded for a server that hangs. The journal has everything,
         and a server that is left behind dies with this process: leaving beats shipping."""
         give_up_ms = loop_ms() + min(timeout_ms, CLOSE_MS_MAX)
-        if self._hub is not None:
-            await self._hub.close()
+        if self._node_server is not None:
+            await self._node_server.close()
         if self._shipper is not None:
             await self._shipper.close(timeout_ms=(give_up_ms - loop_ms()) // 4)
         if self._server is not None:

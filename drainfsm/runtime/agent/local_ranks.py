@@ -159,7 +159,7 @@ class LocalRanks:
             case m.Restored():
                 local.restored = message
                 self._check_restored()
-            case m.RestoreRefused():
+            case m.RankRestoreRefused():
                 self._report(n.NodeRestoreRefused(rank=rank, refused=message))
             case m.Detach():
                 local.finished = True

@@ -55,7 +55,7 @@ class Node:
         config: RunConfig,
         clock: Clock,
         link: CoordinatorLink,
-        hearing: RunningAdapters,
+        adapters: RunningAdapters,
         notices: Notices,
         tasks: Tasks,
         warn: Callable[[str], None],
@@ -64,7 +64,7 @@ class Node:
         self._config = config
         self._clock = clock
         self._link = link
-        self._hearing = hearing
+        self._adapters = adapters
         self._notices = notices
         self._tasks = tasks
         self._warn = warn
@@ -282,5 +282,5 @@ class Node:
             self._link.send(n.NodeLate(missing=missing))
 
     async def _cordon(self, order: n.CordonNode) -> None:
-        outcome, detail = await self._hearing.cordon(order.nodes, timeout_ms=order.timeout_ms)
+        outcome, detail = await self._adapters.cordon(order.nodes, timeout_ms=order.timeout_ms)
         self._link.send(n.NodeCordonDone(outcome=outcome, detail=detail, drain_id=order.drain_id))

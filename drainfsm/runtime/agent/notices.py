@@ -69,7 +69,7 @@ class Notices:
     def source_state(self, source: str, since_unix_ms: int | None, detail: str) -> None:
         self._send(n.NodeSource(source=source, since_unix_ms=since_unix_ms, detail=detail))
 
-    async def call(self, message: m.FromCaller) -> m.Answer:
+    async def call(self, message: m.FromCaller) -> m.NotifyAnswer:
         """From ``drainfsm notify``."""
         if isinstance(message, m.GiveNotice):
             answer = self._give(message.notice)
@@ -79,8 +79,8 @@ class Notices:
             async with asyncio.timeout(ANSWER_S):
                 told = await asyncio.shield(answer)
         except TimeoutError:
-            return m.Answer(error=f"the coordinator gave no answer within {ANSWER_S:g} s")
-        return m.Answer(error=told.error, detail=told.detail)
+            return m.NotifyAnswer(error=f"the coordinator gave no answer within {ANSWER_S:g} s")
+        return m.NotifyAnswer(error=told.error, detail=told.detail)
 
     def _give(self, notice: Notice) -> asyncio.Future[n.NoticeAnswer]:
         ask, answer = self._ask()

@@ -71,7 +71,7 @@ def _connect(link: Path) -> socket.socket | None:
 def _ask(connection: socket.socket, message: m.FromCaller, job: str) -> str:
     try:
         connection.sendall(encode_frame(message))
-        answer = receive(connection, Codec[m.Answer](m.Answer))
+        answer = receive(connection, Codec[m.NotifyAnswer](m.NotifyAnswer))
     except (OSError, ProtocolError) as error:
         raise AgentUnreachableError(
             f"the agent of job {job!r} ended without an answer ({error})"

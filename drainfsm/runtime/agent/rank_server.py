@@ -26,7 +26,7 @@ LAST_WORDS_S = 0.5
 """Between the end of a rank's connection and its exit code: it is sooner, or the rank lives on."""
 
 First: TypeAlias = m.FromRank | m.FromCaller
-Caller = Callable[[m.FromCaller], Awaitable[m.Answer]]
+Caller = Callable[[m.FromCaller], Awaitable[m.NotifyAnswer]]
 
 
 class RankEnds(Protocol):

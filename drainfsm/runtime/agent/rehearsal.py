@@ -125,8 +125,8 @@ async def _the_rest() -> None:
         await asyncio.wait(others, timeout=LAST_WORDS_S)
 
 
-async def _refuse(call: m.FromCaller) -> m.Answer:
-    return m.Answer(error="a drill of a restore takes no notices")
+async def _refuse(call: m.FromCaller) -> m.NotifyAnswer:
+    return m.NotifyAnswer(error="a drill of a restore takes no notices")
 
 
 def _warn(text: str) -> None:

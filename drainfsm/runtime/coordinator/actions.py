@@ -16,9 +16,9 @@ from drainfsm.core.state import Phase, State
 from drainfsm.errors import DrainfsmError
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator.attempt_end import AttemptEnd
 from drainfsm.runtime.coordinator.decision_loop import DecisionLoop
-from drainfsm.runtime.coordinator.ending import Ending
-from drainfsm.runtime.coordinator.gather import Gather
+from drainfsm.runtime.coordinator.node_reports import NodeReports
 from drainfsm.runtime.coordinator.nodes import Nodes
 from drainfsm.runtime.coordinator.publisher import Publisher
 from drainfsm.runtime.coordinator.requeue import requeue_record
@@ -49,15 +49,15 @@ class Actions:
         config: RunConfig,
         clock: Clock,
         nodes: Nodes,
-        gather: Gather,
+        reports: NodeReports,
         saves: Saves,
         publisher: Publisher,
         restore: RequeueRecord | None,
-        ledger: DecisionLoop,
-        ending: Ending,
+        decisions: DecisionLoop,
+        end: AttemptEnd,
         tasks: Tasks,
     ) -> None:
-        self.saves = SaveCommitter(saves, publisher, ledger, nodes, tasks, clock)
+        self.saves = SaveCommitter(saves, publisher, decisions, nodes, tasks, clock)
         self.restored: n.NodeRestored | None = None
         """As the slowest node reported it."""
 
@@ -67,11 +67,11 @@ class Actions:
         self._config = config
         self._clock = clock
         self._nodes = nodes
-        self._gather = gather
+        self._reports = reports
         self._publisher = publisher
         self._restore = restore
-        self._ledger = ledger
-        self._ending = ending
+        self._decisions = decisions
+        self._end = end
         self._tasks = tasks
         self._heard: set[int] = set()
         self._cordons: dict[int, n.NodeCordonDone] = {}
@@ -107,7 +107,7 @@ class Actions:
             case fx.HoldRanks(answer_by_unix_ms=answer_by):
                 self._hold(answer_by, state.drain_id)
             case fx.ReleaseTo(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by):
-                self._gather.begin_release()
+                self._reports.begin_release()
                 self._nodes.tell(n.ReleaseNode(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by))
             case fx.ResumeTraining():
                 self._held_at_ms = None
@@ -130,7 +130,7 @@ class Actions:
 
     def brief(self, node: int) -> None:
         """A node joined late: what the others were told."""
-        state = self._ledger.state
+        state = self._decisions.state
         self._nodes.tell(self._backstop, (node,))
         if self._leave is not None:
             leave = n.LeaveNode(at_step=None, kill_by_unix_ms=self._leave.kill_by_unix_ms)
@@ -170,7 +170,7 @@ class Actions:
 
     async def _cordon(self, names: tuple[str, ...], drain_id: str) -> None:
         if not self._config.cordon:
-            self._ledger.submit(
+            self._decisions.submit(
                 i.ReportCordon(outcome="not_configured", duration_ms=0, drain_id=drain_id)
             )
             return
@@ -192,7 +192,7 @@ class Actions:
         failed = [answer for answer in answers if answer.outcome != "success"]
         outcome = "timed_out" if silent else failed[0].outcome if failed else "success"
         told = [answer.detail for answer in failed or answers if answer.detail]
-        self._ledger.submit(
+        self._decisions.submit(
             i.ReportCordon(
                 outcome=outcome,
                 duration_ms=loop_ms() - began_ms,
@@ -204,7 +204,7 @@ class Actions:
     # --- holding and leaving --------------------------------------------------------------------
 
     def _hold(self, answer_by_unix_ms: int, drain_id: str) -> None:
-        self._gather.begin_hold()
+        self._reports.begin_hold()
         self._all_held.clear()
         self._held_at_ms = loop_ms()
         self._held_drain = drain_id
@@ -213,12 +213,12 @@ class Actions:
     def held(self, node: int, message: n.NodeHeld) -> None:
         if message.drain_id != self._held_drain:
             return  # it answers the hold of a drain that was called off
-        positions = self._gather.held(node, message)
+        positions = self._reports.held(node, message)
         if positions is None:
             return
         self._all_held.set()
-        if self._ledger.state.phase is Phase.NOTICED:
-            self._ledger.submit(
+        if self._decisions.state.phase is Phase.NOTICED:
+            self._decisions.submit(
                 i.ReportPositions(
                     positions=positions,
                     accumulation=self._config.accumulation,
@@ -230,12 +230,12 @@ class Actions:
         at_step = state.stop_step
         if state.phase is Phase.LOST:
             at_step = None
-        elif at_step is None and self._gather.world_size:
+        elif at_step is None and self._reports.world_size:
             at_step = await self._common_step(kill_by_unix_ms, state.drain_id)
         leave = n.LeaveNode(at_step=at_step, kill_by_unix_ms=kill_by_unix_ms)
         self._leave = leave
         self._nodes.tell(leave)
-        self._ending.told_to_leave(state, kill_by_unix_ms=kill_by_unix_ms)
+        self._end.told_to_leave(state, kill_by_unix_ms=kill_by_unix_ms)
 
     async def _common_step(self, kill_by_unix_ms: int, drain_id: str) -> int | None:
         """Where no stop step was agreed: the ranks leave together all the same, if they can."""
@@ -248,19 +248,19 @@ class Actions:
                 await self._all_held.wait()
         except TimeoutError:
             pass
-        highest = self._gather.highest_step
+        highest = self._reports.highest_step
         return None if highest is None else highest + 1
 
     async def end_the_others(self) -> None:
         """One node's part of the job failed; the rest cannot go on without it for long."""
         await asyncio.sleep(JOB_END_GRACE_S)
-        if not self._ledger.state.phase.draining:
+        if not self._decisions.state.phase.draining:
             self._nodes.tell(n.LeaveNode(at_step=None, kill_by_unix_ms=self._clock.now_unix_ms()))
 
     # --- requeue --------------------------------------------------------------------------------
 
     def _settle_s(self) -> float:
-        state = self._ledger.state
+        state = self._decisions.state
         if not state.phase.active:
             return SETTLE_S
         return min(SETTLE_S, self._clock.seconds_until(state.usable_deadline_unix_ms) / 4)
@@ -271,7 +271,7 @@ class Actions:
             async with asyncio.timeout(self._settle_s()):
                 await in_thread("close", self._publisher.close)
         await self.saves.settle(timeout_s=self._settle_s())
-        state = self._ledger.state
+        state = self._decisions.state
         record = requeue_record(
             state,
             cause=cause,
@@ -294,4 +294,4 @@ class Actions:
                 error = "the store did not answer in time"
             except (DrainfsmError, OSError) as failure:
                 error = str(failure)
-        self._ledger.submit(i.ReportRequeueRecorded(record=record, error=error))
+        self._decisions.submit(i.ReportRequeueRecorded(record=record, error=error))

@@ -99,7 +99,7 @@ def claim_attempt(
     clock: Clock,
     *,
     warn: Callable[[str], None],
-    premises: AttemptEnvironment | None = None,
+    environment: AttemptEnvironment | None = None,
 ) -> Attempt:
     """Blocks on the store. From here on earlier attempts are fenced.
 
@@ -112,8 +112,8 @@ def claim_attempt(
         JournalLockedError: the journal of this epoch is in use.
     """
     attempt_id, saving = new_attempt_id(os.environ), config.checkpoint
-    premises = AttemptEnvironment(config) if premises is None else premises
-    store, log, claimed = _claim(config, premises, attempt_id, now_unix_ms=clock.now_unix_ms())
+    environment = AttemptEnvironment(config) if environment is None else environment
+    store, log, claimed = _claim(config, environment, attempt_id, now_unix_ms=clock.now_unix_ms())
     epoch, before = claimed.epoch, claimed.epoch - 1
     lost = before > 0 and read_requeue(store, epoch=before) is None
     restore = restore_for(
@@ -125,7 +125,7 @@ def claim_attempt(
         capacity=needed(config),
         damaged_layout=saving.layout if saving.on_refused == "fallback" else None,
     )
-    found = premises.evidence(before_epoch=epoch)
+    found = environment.evidence(before_epoch=epoch)
     start = _start(config, claimed, found if lost else None, store.url, attempt_id)
     return Attempt(
         job_id=config.job,
@@ -134,7 +134,7 @@ def claim_attempt(
         store_url=store.url,
         restore=restore,
         start=msgspec.structs.replace(start, restore=restore, samples=found.samples),
-        journal=_open_journal(premises, epoch, warn),
+        journal=_open_journal(environment, epoch, warn),
         publisher=Publisher(
             store,
             log,
@@ -143,21 +143,21 @@ def claim_attempt(
             attempt_id=attempt_id,
             settings=saving,
             clock=clock,
-            lock=premises.lock(),
+            lock=environment.lock(),
         ),
     )
 
 
 def _claim(
-    config: RunConfig, premises: AttemptEnvironment, attempt_id: str, *, now_unix_ms: int
+    config: RunConfig, environment: AttemptEnvironment, attempt_id: str, *, now_unix_ms: int
 ) -> tuple[ObjectStore, CommitLog, Claimed]:
     """Everything that can be wrong on this machine is looked for before: a claim fences."""
-    premises.prepare()
-    store = premises.open_store()
-    log = CommitLog(store, job_id=config.job, pause=premises.pause)
+    environment.prepare()
+    store = environment.open_store()
+    log = CommitLog(store, job_id=config.job, pause=environment.pause)
 
     def admit(head: Head) -> None:
-        _check_known(premises.journal_epochs(), head, job=config.job, url=store.url)
+        _check_known(environment.journal_epochs(), head, job=config.job, url=store.url)
 
     return store, log, log.claim(attempt_id=attempt_id, now_unix_ms=now_unix_ms, admit=admit)
 
@@ -201,8 +201,10 @@ def _start(
     )
 
 
-def _open_journal(premises: AttemptEnvironment, epoch: int, warn: Callable[[str], None]) -> Journal:
-    journal = premises.open_journal(epoch=epoch)
+def _open_journal(
+    environment: AttemptEnvironment, epoch: int, warn: Callable[[str], None]
+) -> Journal:
+    journal = environment.open_journal(epoch=epoch)
     if journal.dropped_bytes:
         warn(f"{journal.path}: a torn tail of {journal.dropped_bytes} bytes was cut off")
     return journal

@@ -18,10 +18,10 @@ from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.actions import Actions
 from drainfsm.runtime.coordinator.attempt import Attempt
+from drainfsm.runtime.coordinator.attempt_end import AttemptEnd, AttemptOutcome
 from drainfsm.runtime.coordinator.decision_loop import Decided, DecisionLoop
-from drainfsm.runtime.coordinator.ending import Ending, Outcome
-from drainfsm.runtime.coordinator.gather import Gather
 from drainfsm.runtime.coordinator.narration import narrate
+from drainfsm.runtime.coordinator.node_reports import NodeReports
 from drainfsm.runtime.coordinator.nodes import Nodes, Send
 from drainfsm.runtime.coordinator.saves import Saves
 from drainfsm.runtime.coordinator.starts import Starts
@@ -59,52 +59,52 @@ class Coordinator:
         self._warn = warn
         self._config = config
         self._nodes = Nodes(node_count=config.nnodes)
-        self._gather = Gather(node_count=config.nnodes)
+        self._reports = NodeReports(node_count=config.nnodes)
         self._tasks = Tasks(warn)
-        self._ledger = DecisionLoop(
+        self._decisions = DecisionLoop(
             attempt.journal,
             clock,
             act=self._act,
             missing=self._missing,
             warn=warn,
         )
-        self._ending = Ending(clock=clock, gather=self._gather, submit=self._ledger.submit)
-        self._effects = Actions(
+        self._end = AttemptEnd(clock=clock, reports=self._reports, submit=self._decisions.submit)
+        self._actions = Actions(
             config=config,
             clock=clock,
             nodes=self._nodes,
-            gather=self._gather,
+            reports=self._reports,
             saves=Saves(node_count=config.nnodes),
             publisher=attempt.publisher,
             restore=attempt.restore,
-            ledger=self._ledger,
-            ending=self._ending,
+            decisions=self._decisions,
+            end=self._end,
             tasks=self._tasks,
         )
 
         self._starts = Starts(
             attempt,
-            self._ledger,
-            self._effects.saves,
+            self._decisions,
+            self._actions.saves,
             self._nodes,
             layout=config.checkpoint.layout,
         )
 
     @property
     def state(self) -> State:
-        return self._ledger.state
+        return self._decisions.state
 
-    async def run(self) -> Outcome:
+    async def run(self) -> AttemptOutcome:
         """Until the attempt is over and that is on record."""
-        self._tasks.start(self._ledger.run())
+        self._tasks.start(self._decisions.run())
         try:
-            await self._ledger.submit(self.attempt.start)
+            await self._decisions.submit(self.attempt.start)
             self._tasks.start(watch_silence(self._nodes, self._config, self._clock, self.node_gone))
-            self._tasks.start(watch_attachment(self._gather, self._config, self._warn))
-            self._tasks.start(watch_fence(self.attempt.publisher, self._ledger.submit))
-            await self._ending.wait()
-            outcome = self._ending.outcome(self.state)
-            done_by = self._clock.now_unix_ms() + self._ending.time_left_ms(self.state)
+            self._tasks.start(watch_attachment(self._reports, self._config, self._warn))
+            self._tasks.start(watch_fence(self.attempt.publisher, self._decisions.submit))
+            await self._end.wait()
+            outcome = self._end.outcome(self.state)
+            done_by = self._clock.now_unix_ms() + self._end.time_left_ms(self.state)
             self._nodes.tell(
                 n.JobLeft(
                     exit_code=outcome.exit_code, requeue=outcome.requeue, done_by_unix_ms=done_by
@@ -117,7 +117,7 @@ class Coordinator:
     # --- nodes come, speak and go ---------------------------------------------------------------
 
     def has_joined(self, node: int) -> bool:
-        return node in self._nodes.joined or self._gather.has_exited(node)
+        return node in self._nodes.joined or self._reports.has_exited(node)
 
     def join(self, node: int, send: Send) -> n.Welcome:
         self._nodes.join(node, send)
@@ -134,15 +134,15 @@ class Coordinator:
 
     def brief(self, node: int) -> None:
         """Bring a node that has just joined to what the others were told."""
-        self._effects.brief(node)
+        self._actions.brief(node)
 
     def node_gone(self, node: int, reason: str) -> None:
         """The node's connection ended, or it fell silent."""
         self._nodes.leave(node)
-        if self._gather.has_exited(node):
+        if self._reports.has_exited(node):
             return
-        missing = self._gather.missing_on(node, phase="lost")
-        self._ledger.submit(i.ReportRanksLost(missing=missing, node_lost=True, reason=reason))
+        missing = self._reports.missing_on(node, phase="lost")
+        self._decisions.submit(i.ReportRanksLost(missing=missing, node_lost=True, reason=reason))
         lost = NodeExit(node=node, exit_code=LOST_NODE_EXIT_CODE, detail=reason)
         self._node_exited(node, n.NodeExited(exit=lost))
 
@@ -152,35 +152,35 @@ class Coordinator:
             case n.Heartbeat():
                 pass
             case n.NodeStarting():
-                self._gather.starting(node)
+                self._reports.starting(node)
                 self._tasks.start(self._starts.tell(node))
             case n.NodeFormed():
-                self._submit(self._gather.formed(node, message))
-                self._starts.formed(whole=self._gather.whole)
+                self._submit(self._reports.formed(node, message))
+                self._starts.formed(whole=self._reports.whole)
             case n.NodeHeld():
-                self._effects.held(node, message)
+                self._actions.held(node, message)
             case n.NodeQuiesced(ranks=ranks, step=step):
                 self._submit(i.ReportQuiesced(node=node, ranks=ranks, step=step))
             case n.NodeLate():
-                self._gather.late(node, message)
+                self._reports.late(node, message)
             case n.NodeFirstStep(step=step):
-                self._submit(self._gather.first_step(node, step))
+                self._submit(self._reports.first_step(node, step))
             case n.NodeRestored():
-                self._effects.refused |= {one.generation_id for one in message.refused}
-                known = self._effects.restored
+                self._actions.refused |= {one.generation_id for one in message.refused}
+                known = self._actions.restored
                 if known is None or message.restore_ms >= known.restore_ms:
-                    self._effects.restored = message
-                self._submit(self._gather.restored(node, message))
+                    self._actions.restored = message
+                self._submit(self._reports.restored(node, message))
             case n.NodeRestoreRefused():
-                self._submit(self._gather.restore_refused(node, message))
+                self._submit(self._reports.restore_refused(node, message))
             case n.NodeRanksLost(missing=missing, reason=reason):
                 self._submit(i.ReportRanksLost(missing=missing, node_lost=False, reason=reason))
             case n.NodeExited():
                 self._node_exited(node, message)
             case n.NodeCordonDone():
-                self._effects.cordoned(node, message)
+                self._actions.cordoned(node, message)
             case n.NodeSaveBegan() | n.NodeStaged() | n.NodeDurable() | n.NodeSaveFailed():
-                self._effects.saves.on_node(node, message)
+                self._actions.saves.on_node(node, message)
             case n.NodeNotice() | n.NodeWithdrawal():
                 self._tasks.start(self._on_notice(node, message))
             case n.NodeSource(source=source, since_unix_ms=since, detail=detail):
@@ -190,29 +190,29 @@ class Coordinator:
 
     def _submit(self, given: i.AnyInput | None) -> None:
         if given is not None:
-            self._ledger.submit(given)
+            self._decisions.submit(given)
 
     async def _on_notice(self, node: int, message: n.NodeNotice | n.NodeWithdrawal) -> None:
         given: i.AnyInput
         if isinstance(message, n.NodeNotice):
             notice = await self._interpreted(message.notice)
             if notice is None:
-                detail = self._standing(self.state)
+                detail = self._drain_line(self.state)
                 answer = n.NoticeAnswer(ask=message.ask, error="", detail=detail)
                 self._nodes.tell(answer, (node,))
                 return
             given = i.ReceiveNotice(notice=notice)
-            self._effects.heard_by(node, notice)
+            self._actions.heard_by(node, notice)
         else:
             given = i.WithdrawNotice(
                 source=message.source, native_id=message.native_id, reason=message.reason
             )
         try:
-            state = await self._ledger.submit(given)
+            state = await self._decisions.submit(given)
         except DrainfsmError as refused:
             answer = n.NoticeAnswer(ask=message.ask, error=str(refused), detail="")
         else:
-            error, detail = _unknown(given, state), self._standing(state)
+            error, detail = _unknown(given, state), self._drain_line(state)
             answer = n.NoticeAnswer(ask=message.ask, error=error, detail=detail)
         self._nodes.tell(answer, (node,))
 
@@ -222,10 +222,10 @@ class Coordinator:
         return await self.interpret(notice)
 
     def _node_exited(self, node: int, message: n.NodeExited) -> None:
-        everybody = self._gather.exited(node, message)
-        self._ending.node_exited(self.state, everybody=everybody)
+        everybody = self._reports.exited(node, message)
+        self._end.node_exited(self.state, everybody=everybody)
         if not everybody and message.exit.exit_code > 0 and not self.state.phase.draining:
-            self._tasks.start(self._effects.end_the_others())
+            self._tasks.start(self._actions.end_the_others())
 
     # --- decisions ------------------------------------------------------------------------------
 
@@ -238,13 +238,13 @@ class Coordinator:
             if (line := narrate(event)) is not None:
                 self._warn(line)
         effects = [effect for event in decided.events for effect in effects_of(event, state)]
-        self._effects.run(effects, state)
-        self._ending.decided(state)
+        self._actions.run(effects, state)
+        self._end.decided(state)
 
     def _missing(self, state: State) -> tuple[MissingRank, ...]:
-        return self._gather.missing(state)
+        return self._reports.missing(state)
 
-    def _standing(self, state: State) -> str:
+    def _drain_line(self, state: State) -> str:
         """One line for whoever gave the notice, or took it back."""
         if state.phase is Phase.CANCELLED:
             return f"drain {state.drain_id} was called off, and the job goes on"

@@ -32,14 +32,14 @@ class SaveCommitter:
         self,
         saves: Saves,
         publisher: Publisher,
-        ledger: DecisionLoop,
+        decisions: DecisionLoop,
         nodes: Nodes,
         tasks: Tasks,
         clock: Clock,
     ) -> None:
         self._saves = saves
         self._publisher = publisher
-        self._ledger = ledger
+        self._decisions = decisions
         self._nodes = nodes
         self._tasks = tasks
         self._clock = clock
@@ -51,14 +51,14 @@ class SaveCommitter:
     # --- reports of the nodes -------------------------------------------------------------------
 
     def on_node(self, node: int, message: SaveReport) -> None:
-        is_drains = message.generation_id == self._ledger.state.generation_id
+        is_drains = message.generation_id == self._decisions.state.generation_id
         match message:
             case n.NodeSaveBegan(generation_id=generation_id, step=step):
                 self._saves.begin(generation_id, step=step)
             case n.NodeStaged():
                 staged = self._saves.staged(node, message)
                 if staged is not None and is_drains:
-                    self._ledger.submit(
+                    self._decisions.submit(
                         i.ReportStaged(
                             generation_id=staged.generation_id,
                             staged_bytes=staged.staged_bytes,
@@ -77,7 +77,7 @@ class SaveCommitter:
             self._commit(self._commit_periodic(written))
             return
         self._written[written.generation_id] = written
-        self._ledger.submit(
+        self._decisions.submit(
             i.ReportDurable(
                 generation_id=written.generation_id,
                 durable_bytes=written.total_bytes,
@@ -90,12 +90,12 @@ class SaveCommitter:
         generation_id, reason, memory = failed.generation_id, failed.reason, failed.memory
         step = self._saves.drop(generation_id)
         if is_drains:
-            self._ledger.submit(
+            self._decisions.submit(
                 i.ReportSaveFailed(generation_id=generation_id, reason=reason, memory=memory)
             )
         elif step is not None:
             self._nodes.tell(n.AbortNode(generation_id=generation_id))
-            self._ledger.submit(
+            self._decisions.submit(
                 i.ReportCheckpointFailed(
                     generation_id=generation_id, step=step, reason=reason, memory=memory
                 )
@@ -122,7 +122,7 @@ class SaveCommitter:
             lambda: self._publisher.verify(written, world_size=state.world_size),
         )
         if verified is not None:
-            self._ledger.submit(verified)
+            self._decisions.submit(verified)
 
     def publish(self, generation_id: str, state: State) -> None:
         """Begins it."""
@@ -139,7 +139,7 @@ class SaveCommitter:
             ),
         )
         if published is not None:
-            await self._ledger.submit(
+            await self._decisions.submit(
                 i.ReportPublished(
                     generation_id=generation_id,
                     manifest_digest=published.manifest_digest,
@@ -157,18 +157,18 @@ class SaveCommitter:
         except TimeoutError:
             reason = f"{what}: the store did not answer in time"
         except FencedError as error:
-            self._ledger.submit(i.ReportFenced(by_epoch=error.newest_epoch))
+            self._decisions.submit(i.ReportFenced(by_epoch=error.newest_epoch))
             reason = f"{what}: {error}"
         except (DrainfsmError, OSError) as error:
             reason = f"{what}: {error}"
-        self._ledger.submit(i.ReportSaveFailed(generation_id=generation_id, reason=reason))
+        self._decisions.submit(i.ReportSaveFailed(generation_id=generation_id, reason=reason))
         return None
 
     async def forsake(self, reason: str, *, timeout_s: float) -> None:
         """No save of the ranks so far can come to its end any more, but for those that are whole:
         they are committed now, or not at all."""
-        for generation_id, step in self._saves.drop_all(but=self._ledger.state.generation_id):
-            self._ledger.submit(
+        for generation_id, step in self._saves.drop_all(but=self._decisions.state.generation_id):
+            self._decisions.submit(
                 i.ReportCheckpointFailed(generation_id=generation_id, step=step, reason=reason)
             )
         await self.settle(timeout_s=timeout_s)
@@ -186,7 +186,7 @@ class SaveCommitter:
         task.add_done_callback(self._commits.discard)
 
     async def _commit_periodic(self, written: Written) -> None:
-        state, began_ms = self._ledger.state, loop_ms()
+        state, began_ms = self._decisions.state, loop_ms()
         given_up = threading.Event()
         try:
             async with asyncio.timeout(PERIODIC_COMMIT_S):
@@ -195,12 +195,12 @@ class SaveCommitter:
                     lambda: self._verify_and_publish(written, state.world_size, given_up),
                 )
         except FencedError as error:
-            self._ledger.submit(i.ReportFenced(by_epoch=error.newest_epoch))
+            self._decisions.submit(i.ReportFenced(by_epoch=error.newest_epoch))
             return
         except (TimeoutError, DrainfsmError, OSError) as error:
             given_up.set()
             reason = str(error) or "the store did not answer in time"
-            self._ledger.submit(
+            self._decisions.submit(
                 i.ReportCheckpointFailed(
                     generation_id=written.generation_id, step=written.step, reason=reason
                 )
@@ -213,7 +213,7 @@ class SaveCommitter:
             durable_ms=written.durable_ms,
             commit_ms=loop_ms() - began_ms,
         )
-        await self._ledger.submit(
+        await self._decisions.submit(
             i.ReportCheckpoint(
                 generation_id=written.generation_id,
                 manifest_digest=published.manifest_digest,

@@ -29,14 +29,14 @@ class Starts:
     def __init__(
         self,
         attempt: Attempt,
-        ledger: DecisionLoop,
+        decisions: DecisionLoop,
         saves: SaveCommitter,
         nodes: Nodes,
         *,
         layout: dict[str, int],
     ) -> None:
         self._attempt = attempt
-        self._ledger = ledger
+        self._decisions = decisions
         self._layout = layout
         self._saves = saves
         self._nodes = nodes
@@ -70,7 +70,7 @@ class Starts:
     @property
     def _recorded(self) -> RestoreTarget | None:
         """The newest commit of this attempt as far as the log knows."""
-        state, first = self._ledger.state, self._attempt.target
+        state, first = self._decisions.state, self._attempt.target
         newest = state.committed
         if newest is None or (first and newest.generation_id == first.generation_id):
             return None

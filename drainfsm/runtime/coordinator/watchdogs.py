@@ -11,7 +11,7 @@ from drainfsm.core.inputs import AnyInput, ReportFenced
 from drainfsm.errors import DrainfsmError, FencedError
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.coordinator.gather import Gather
+from drainfsm.runtime.coordinator.node_reports import NodeReports
 from drainfsm.runtime.coordinator.nodes import Nodes
 from drainfsm.runtime.coordinator.publisher import Publisher
 from drainfsm.runtime.threads import in_thread
@@ -49,10 +49,12 @@ async def watch_fence(publisher: Publisher, submit: Callable[[AnyInput], Any]) -
                 return
 
 
-async def watch_attachment(gather: Gather, config: RunConfig, warn: Callable[[str], None]) -> None:
+async def watch_attachment(
+    reports: NodeReports, config: RunConfig, warn: Callable[[str], None]
+) -> None:
     """A job that never attaches trains on, but no drain of it can save anything: say so once."""
     await asyncio.sleep(config.attach_s)
-    if missing := gather.not_formed:
+    if missing := reports.not_formed:
         nodes = ", ".join(str(node) for node in missing[:MISSING_TOLD_MAX])
         warn(
             f"after {config.attach_s:g} s not every rank of node(s) {nodes} has attached; until "

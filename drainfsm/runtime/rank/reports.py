@@ -57,7 +57,7 @@ class Reports(ABC):
         self, *, generation_id: str, step: int, error: str, reason: str
     ) -> None:
         self._send(
-            m.RestoreRefused(
+            m.RankRestoreRefused(
                 generation_id=generation_id,
                 step=step,
                 error=error,

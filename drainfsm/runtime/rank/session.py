@@ -60,7 +60,7 @@ class Session(Reports, Generic[C]):
         self._make_own = make_own
         self._connection = connection
         self._sending = threading.Lock()
-        self._standing = StandingOrders()
+        self._orders = StandingOrders()
         self._phases = LearnedPhases()
         self._phase = self._phases.begin(STARTING, expected_s=None)
         self._steps_seen = 0
@@ -90,7 +90,7 @@ class Session(Reports, Generic[C]):
         if self._steps_seen <= EXACT_STEPS:
             self._count_first_steps(step)
         while True:
-            action, order = self._standing.next(step, self._relax)
+            action, order = self._orders.next(step, self._relax)
             if action is PASS:
                 return False
             if action is LEAVE:
@@ -134,7 +134,7 @@ class Session(Reports, Generic[C]):
     @property
     def draining(self) -> bool:
         """A drain is on: held, running to the stop step, or leaving."""
-        return self._standing.draining
+        return self._orders.draining
 
     @contextmanager
     def phase(self, name: str, expected_s: float | None = None) -> Iterator[None]:
@@ -194,7 +194,7 @@ class Session(Reports, Generic[C]):
             self._aborted.add(order.generation_id)
             return
         if not isinstance(order, m.Ask):
-            self._standing.accept(order, self._raise_flag)
+            self._orders.accept(order, self._raise_flag)
         if isinstance(order, m.Hold | m.Ask):
             self._send(self._position(order.number))  # reads the step after the flag was raised
 

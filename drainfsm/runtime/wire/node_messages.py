@@ -9,7 +9,7 @@ from drainfsm.core.inputs import NodePosition
 from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
-from drainfsm.runtime.wire.rank_messages import Message, Restored, RestoreRefused
+from drainfsm.runtime.wire.rank_messages import Message, RankRestoreRefused, Restored
 
 PROTOCOL_VERSION = 2
 """Agents and coordinator of one job run the same version; it is checked when a node joins."""
@@ -138,7 +138,7 @@ class NodeRestored(Restored, frozen=True, kw_only=True):
 
 class NodeRestoreRefused(Message, frozen=True, kw_only=True):
     rank: int
-    refused: RestoreRefused
+    refused: RankRestoreRefused
 
 
 class NodeFirstStep(Message, frozen=True, kw_only=True):

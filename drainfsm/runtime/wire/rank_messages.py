@@ -106,7 +106,7 @@ class Restored(Message, frozen=True, kw_only=True):
     """Parts of the ranks that had to start anew, because there were others when it was saved."""
 
 
-class RestoreRefused(Message, frozen=True, kw_only=True):
+class RankRestoreRefused(Message, frozen=True, kw_only=True):
     """What was to be restored is not; the rank ends with this error."""
 
     generation_id: str
@@ -135,7 +135,7 @@ FromRank: TypeAlias = (
     | DurableFiles
     | SaveFailed
     | Restored
-    | RestoreRefused
+    | RankRestoreRefused
     | FirstStep
     | Detach
 )
@@ -213,7 +213,7 @@ class TakeBack(Message, frozen=True, kw_only=True):
     reason: str
 
 
-class Answer(Message, frozen=True, kw_only=True):
+class NotifyAnswer(Message, frozen=True, kw_only=True):
     error: str = ""
     """Empty: done."""
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from drainfsm.testing.metadata.server import NOT_FOUND, Answer, MetadataServer, Request
+from drainfsm.testing.metadata.server import NOT_FOUND, MetadataServer, Request, Response
 
 TOKEN = "x-aws-ec2-metadata-token"
 TTL = f"{TOKEN}-ttl-seconds"
@@ -120,37 +120,37 @@ class AwsMetadataServer(MetadataServer):
 
     # --- answers --------------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response:
         if request.path == "/latest/api/token":
             return self._token(request)
         with self.changed:
             alive_until = self._tokens.get(request.headers.get(TOKEN, ""), 0)
             if self.now_unix_ms() >= alive_until:
                 self.refused_count += 1
-                return Answer(status=401, body=b"<title>401 - Unauthorized</title>")
+                return Response(status=401, body=b"<title>401 - Unauthorized</title>")
             key = request.path.removeprefix("/latest/meta-data/")
             if key == "spot/instance-action" and self._slide_ms is not None:
                 self._state_interruption("terminate", self._slide_ms)
             value = self._keys.get(key)
         if value is None or request.method != "GET":
             return NOT_FOUND
-        return Answer(body=value.encode(), headers={"Server": "EC2ws"})
+        return Response(body=value.encode(), headers={"Server": "EC2ws"})
 
-    def _token(self, request: Request) -> Answer:
+    def _token(self, request: Request) -> Response:
         stated = request.headers.get(TTL, "")
         if request.method != "PUT":
-            return Answer(status=405)
+            return Response(status=405)
         if "x-forwarded-for" in request.headers:
-            return Answer(status=403)
+            return Response(status=403)
         if not stated.isdigit() or not 1 <= int(stated) <= 21_600:
-            return Answer(status=400)
+            return Response(status=400)
         with self.changed:
             if self._hop_limited:
                 self.changed.wait_for(lambda: self.stopping)
             ttl_s = min(int(stated), self._token_ttl_s_max)
             token = secrets.token_urlsafe(40)
             self._tokens[token] = self.now_unix_ms() + ttl_s * 1_000
-        return Answer(body=token.encode(), headers={TTL: str(ttl_s), "Server": "EC2ws"})
+        return Response(body=token.encode(), headers={TTL: str(ttl_s), "Server": "EC2ws"})
 
 
 def rfc3339(unix_ms: int) -> str:

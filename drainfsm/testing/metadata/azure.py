@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 
 from drainfsm.testing.metadata.aws import EPOCH
-from drainfsm.testing.metadata.server import NOT_FOUND, Answer, MetadataServer, Request
+from drainfsm.testing.metadata.server import NOT_FOUND, MetadataServer, Request, Response
 
 EVENTS = "/metadata/scheduledevents"
 NAME = "/metadata/instance/compute/name"
@@ -94,13 +94,13 @@ class AzureMetadataServer(MetadataServer):
 
     # --- answers --------------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response:
         if request.headers.get("metadata") != "true" or "x-forwarded-for" in request.headers:
-            return Answer(status=400, body=NO_METADATA)
+            return Response(status=400, body=NO_METADATA)
         if "api-version" not in request.query:
-            return Answer(status=400, body=b'{"error":"Bad request. api-version is missing"}')
+            return Response(status=400, body=b'{"error":"Bad request. api-version is missing"}')
         if request.path == NAME and request.method == "GET":
-            return Answer(body=self.vm_name.encode())
+            return Response(body=self.vm_name.encode())
         if request.path != EVENTS:
             return NOT_FOUND
         if request.method == "POST":
@@ -113,23 +113,23 @@ class AzureMetadataServer(MetadataServer):
                 "DocumentIncarnation": self._incarnation,
                 "Events": list(self._events.values()),
             }
-        return Answer(
+        return Response(
             body=msgspec.json.encode(document), headers={"Content-Type": "application/json"}
         )
 
-    def _approve(self, request: Request) -> Answer:
+    def _approve(self, request: Request) -> Response:
         try:
             wanted = msgspec.json.decode(request.body, type=dict[str, list[dict[str, str]]])
             event_ids = [entry["EventId"] for entry in wanted["StartRequests"]]
         except (msgspec.MsgspecError, KeyError):
-            return Answer(status=400)
+            return Response(status=400)
         known = [event_id for event_id in event_ids if event_id in self._events]
         if len(known) < len(event_ids):
-            return Answer(status=400)
+            return Response(status=400)
         for event_id in known:
             self.approved.append(event_id)
             self.start_event(event_id)
-        return Answer()
+        return Response()
 
 
 def http_date_of_a_wrong_weekday(unix_ms: int) -> str:

@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from drainfsm.testing.metadata.aws import rfc3339
-from drainfsm.testing.metadata.server import Answer, MetadataServer, Request
+from drainfsm.testing.metadata.server import MetadataServer, Request, Response
 
 ROOT = "/computeMetadata/v1/instance/"
 FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
@@ -76,19 +76,19 @@ class GcpMetadataServer(MetadataServer):
 
     # --- answers --------------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response:
         if request.headers.get("metadata-flavor") != "Google":
-            return Answer(status=403, headers=FLAVOR)
+            return Response(status=403, headers=FLAVOR)
         if "x-forwarded-for" in request.headers:
-            return Answer(status=403, headers=FLAVOR)
+            return Response(status=403, headers=FLAVOR)
         key = request.path.removeprefix(ROOT)
         with self.changed:
             if request.query.get("wait_for_change") == "true":
                 self._wait(key, request.query)
             value = self._values.get(key)
         if value is None or request.method != "GET":
-            return Answer(status=404, headers=FLAVOR)
-        return Answer(body=value.encode(), headers={**FLAVOR, "ETag": etag(value)})
+            return Response(status=404, headers=FLAVOR)
+        return Response(body=value.encode(), headers={**FLAVOR, "ETag": etag(value)})
 
     def _wait(self, key: str, query: dict[str, str]) -> None:
         """Until the value is another than the one that the client has, or its time is up."""

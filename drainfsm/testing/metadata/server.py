@@ -54,13 +54,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Response(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = {}
 
 
-NOT_FOUND = Answer(status=404, body=b"<html><title>404 - Not Found</title></html>")
+NOT_FOUND = Response(status=404, body=b"<html><title>404 - Not Found</title></html>")
 
 
 class MetadataServer:
@@ -136,7 +136,7 @@ class MetadataServer:
         """By this server's clock: its ``Date`` and the instants that it states."""
         return self._clock.now_unix_ms() + self.clock_ahead_ms
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response:
         """One answer. May wait, on ``changed``, and must end when ``stopping``."""
         raise NotImplementedError
 
@@ -201,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif answer is not None and not owner.stopping:
                 self.say(answer)
 
-    def say(self, answer: Answer) -> None:
+    def say(self, answer: Response) -> None:
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)
@@ -226,15 +226,15 @@ def _misbehave(handler: _Handler, owner: MetadataServer, fault: Fault, path: str
         case Fault.RESET:
             pass
         case Fault.REDIRECT:
-            handler.say(Answer(status=302, headers={"Location": f"{owner.url}/followed"}))
+            handler.say(Response(status=302, headers={"Location": f"{owner.url}/followed"}))
         case Fault.NO_HTTP:
             handler.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
         case Fault.PORTAL:
-            handler.say(Answer(body=b"<html>Please log in</html>"))
+            handler.say(Response(body=b"<html>Please log in</html>"))
         case Fault.ENDLESS:
             handler.send_response(200)
             handler.end_headers()
             while not owner.stopping:
                 handler.wfile.write(b"x" * ENDLESS_BYTES)
         case _:
-            handler.say(Answer(status=int(fault)))
+            handler.say(Response(status=int(fault)))

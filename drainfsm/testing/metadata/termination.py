@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from drainfsm.testing.metadata.aws import EPOCH, rfc3339
-from drainfsm.testing.metadata.server import NOT_FOUND, Answer, MetadataServer, Request
+from drainfsm.testing.metadata.server import NOT_FOUND, MetadataServer, Request, Response
 
 
 class AlibabaMetadataServer(MetadataServer):
@@ -28,15 +28,15 @@ class AlibabaMetadataServer(MetadataServer):
     def written(self, unix_ms: int) -> str:
         return rfc3339(unix_ms)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response:
         if request.method != "GET":
-            return Answer(status=405)
+            return Response(status=405)
         if request.path == "/latest/meta-data/instance-id":
-            return Answer(body=b"i-bp67acfmxazb4p0123456")
+            return Response(body=b"i-bp67acfmxazb4p0123456")
         with self.changed:
             if request.path != self.key or not self._stated:
                 return NOT_FOUND
-            return Answer(body=self._stated.encode())
+            return Response(body=self._stated.encode())
 
 
 class TencentMetadataServer(AlibabaMetadataServer):

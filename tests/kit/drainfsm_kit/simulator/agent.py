@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import Journal
 from drainfsm.runtime.agent.adapters import RunningAdapters
-from drainfsm.runtime.agent.agent import Agent, Parts
+from drainfsm.runtime.agent.agent import Agent, AgentParts
 from drainfsm.runtime.agent.node import Node
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -50,7 +50,7 @@ class SimulatedAgent:
         self.agent: Agent | None = None
         self.job: SimulatedJob | None = None
         self.host: SimulatedHost | None = None
-        self.call: Callable[[m.FromCaller], Coroutine[Any, Any, m.Answer]] | None = None
+        self.call: Callable[[m.FromCaller], Coroutine[Any, Any, m.NotifyAnswer]] | None = None
         """What ``drainfsm notify`` reaches; None: nobody listens yet."""
 
         self.exit_by_ms: int | None = None
@@ -74,8 +74,10 @@ class SimulatedAgent:
         self.process.start(self._main())
 
     async def _main(self) -> int:
-        parts = Parts(
-            start_host=self._start_host, make_hearing=self._make_hearing, make_node=self._make_node
+        parts = AgentParts(
+            start_host=self._start_host,
+            make_adapters=self._make_adapters,
+            make_node=self._make_node,
         )
         config = self.attempt.config(self.node)
         self.skew_ms = self.machine.skew_ms
@@ -110,11 +112,11 @@ class SimulatedAgent:
     async def _start_host(
         self, config: RunConfig, clock: Clock, tasks: Tasks, *, warn: Callable[[str], None]
     ) -> SimulatedHost:
-        premises = SimulatedEnvironment(self, self._store)
-        self.host = await SimulatedHost.begin(self, premises, config, clock, tasks, warn=warn)
+        environment = SimulatedEnvironment(self, self._store)
+        self.host = await SimulatedHost.begin(self, environment, config, clock, tasks, warn=warn)
         return self.host
 
-    def _make_hearing(
+    def _make_adapters(
         self, config: RunConfig, clock: Clock, *, epoch: int, warn: Callable[[str], None]
     ) -> RunningAdapters:
         universe = self.attempt.universe

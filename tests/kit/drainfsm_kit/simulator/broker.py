@@ -13,7 +13,7 @@ from drainfsm.errors import BrokerError, StaleWriterError
 from drainfsm.log.jetstream import Connection
 from drainfsm.log.link import Link
 from drainfsm.log.stream import StoredMessage
-from drainfsm.log.wire import Message
+from drainfsm.log.wire import BrokerMessage
 from drainfsm_kit.simulator.chance import Chance
 from drainfsm_kit.simulator.tally import Tally
 from drainfsm_kit.simulator.timeline import US_PER_S, Timeline
@@ -149,8 +149,8 @@ class SimulatedConnection(Connection):
 
     async def messages(
         self, subject: str, *, after_sequence: int = 0
-    ) -> AsyncGenerator[Message, None]:
+    ) -> AsyncGenerator[BrokerMessage, None]:
         await self._reach()
         for one in list(self._broker.stream):
             if one.subject == subject and one.sequence > after_sequence:
-                yield Message(one.sequence, one.data)
+                yield BrokerMessage(one.sequence, one.data)

@@ -30,16 +30,16 @@ class SimulatedHost(Host):
     async def begin(
         cls,
         agent: SimulatedAgent,
-        premises: AttemptEnvironment,
+        environment: AttemptEnvironment,
         config: RunConfig,
         clock: Clock,
         tasks: Tasks,
         *,
         warn: Callable[[str], None],
     ) -> SimulatedHost:
-        """``Host.start``, with these premises."""
+        """``Host.start``, with these environment."""
         attempt = await in_thread(
-            "claim", lambda: claim_attempt(config, clock, warn=warn, premises=premises)
+            "claim", lambda: claim_attempt(config, clock, warn=warn, environment=environment)
         )
         coordinator = Coordinator(attempt, config, clock, warn=warn)
         hub = None

@@ -8,7 +8,7 @@ from drainfsm.core import inputs as i
 from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.manifest import Entry
 from drainfsm.core.state import Phase, State
-from drainfsm.runtime.coordinator.gather import REFUSALS_MAX, Gather
+from drainfsm.runtime.coordinator.node_reports import REFUSALS_MAX, NodeReports
 from drainfsm.runtime.coordinator.saves import Saves
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire import rank_messages as m
@@ -25,73 +25,75 @@ def held(node: int, *ranks: int, step: int) -> n.NodeHeld:
 
 
 def test_the_world_is_formed_when_every_rank_that_began_together_is_there() -> None:
-    gather = Gather(node_count=2)
-    assert gather.formed(0, formed(0, 1)) is None
-    assert gather.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=0)
-    assert gather.formed(0, formed(0, 1, restart=1)) is None
-    whole = gather.formed(1, formed(2, 3, restart=1, save_bytes=9))
+    reports = NodeReports(node_count=2)
+    assert reports.formed(0, formed(0, 1)) is None
+    assert reports.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=0)
+    assert reports.formed(0, formed(0, 1, restart=1)) is None
+    whole = reports.formed(1, formed(2, 3, restart=1, save_bytes=9))
     assert whole == i.FormWorld(world_size=4, save_bytes=9, restart=1)
 
 
 def test_new_sizes_are_handed_on_once_every_node_has_reported_its_own() -> None:
-    gather = Gather(node_count=2)
-    gather.formed(0, formed(0, 1))
-    assert gather.formed(0, formed(0, 1, save_bytes=3)) is None
-    assert gather.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=3)
-    assert gather.formed(1, formed(2, 3, save_bytes=4)) == i.FormWorld(world_size=4, save_bytes=7)
-    assert gather.formed(1, formed(2, 3, save_bytes=5)) is None
-    assert gather.formed(0, formed(0, 1, save_bytes=5)) == i.FormWorld(world_size=4, save_bytes=10)
+    reports = NodeReports(node_count=2)
+    reports.formed(0, formed(0, 1))
+    assert reports.formed(0, formed(0, 1, save_bytes=3)) is None
+    assert reports.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=3)
+    assert reports.formed(1, formed(2, 3, save_bytes=4)) == i.FormWorld(world_size=4, save_bytes=7)
+    assert reports.formed(1, formed(2, 3, save_bytes=5)) is None
+    assert reports.formed(0, formed(0, 1, save_bytes=5)) == i.FormWorld(world_size=4, save_bytes=10)
 
 
 def test_ranks_that_are_doubled_or_missing_are_no_world() -> None:
-    gather = Gather(node_count=2)
-    assert gather.formed(0, formed(0, 1)) is None
-    assert gather.formed(1, formed(1, 2)) is None
-    assert gather.formed(1, formed(2)) is None
-    assert gather.formed(1, formed(3, 2)) == i.FormWorld(world_size=4, save_bytes=0)
+    reports = NodeReports(node_count=2)
+    assert reports.formed(0, formed(0, 1)) is None
+    assert reports.formed(1, formed(1, 2)) is None
+    assert reports.formed(1, formed(2)) is None
+    assert reports.formed(1, formed(3, 2)) == i.FormWorld(world_size=4, save_bytes=0)
 
 
 def test_positions_come_together_and_those_of_an_earlier_hold_are_forgotten() -> None:
-    gather = Gather(node_count=2)
-    gather.begin_hold()
-    assert gather.held(0, held(0, 0, 1, step=5)) is None
-    assert gather.highest_step == 5
-    gather.begin_hold()
-    assert gather.highest_step is None
-    assert gather.held(1, held(1, 2, 3, step=7)) is None
-    positions = gather.held(0, held(0, 0, 1, step=8))
+    reports = NodeReports(node_count=2)
+    reports.begin_hold()
+    assert reports.held(0, held(0, 0, 1, step=5)) is None
+    assert reports.highest_step == 5
+    reports.begin_hold()
+    assert reports.highest_step is None
+    assert reports.held(1, held(1, 2, 3, step=7)) is None
+    positions = reports.held(0, held(0, 0, 1, step=8))
     assert positions is not None
     assert {position.node for position in positions} == {0, 1}
-    assert gather.highest_step == 8
+    assert reports.highest_step == 8
 
 
 def test_who_is_missing_is_told_as_well_as_it_is_known() -> None:
-    gather = Gather(node_count=4)
+    reports = NodeReports(node_count=4)
     for node, ranks in ((0, (0,)), (1, (1,)), (2, (2,))):
-        gather.formed(node, formed(*ranks))
-    gather.begin_hold()
-    gather.held(0, held(0, 0, step=5))
+        reports.formed(node, formed(*ranks))
+    reports.begin_hold()
+    reports.held(0, held(0, 0, step=5))
     late = MissingRank(rank=1, node=1, last_step=4, phase="eval")
-    gather.late(1, n.NodeLate(missing=(late,)))
+    reports.late(1, n.NodeLate(missing=(late,)))
     noticed = State(phase=Phase.NOTICED, hold_from_unix_ms=1)
-    assert gather.missing(noticed) == (
+    assert reports.missing(noticed) == (
         late,
         MissingRank(rank=2, node=2, last_step=None, phase="silent"),
         MissingRank(rank=-1, node=3, last_step=None, phase="never attached"),
     )
     quiescing = replace(noticed, phase=Phase.QUIESCING, quiesced_nodes=frozenset({1, 2, 3}))
-    assert gather.missing(quiescing) == (MissingRank(rank=0, node=0, last_step=5, phase="silent"),)
-    assert gather.missing(State()) == ()
+    assert reports.missing(quiescing) == (MissingRank(rank=0, node=0, last_step=5, phase="silent"),)
+    assert reports.missing(State()) == ()
 
 
 def refused(rank: int, reason: str) -> n.NodeRestoreRefused:
-    said = m.RestoreRefused(generation_id="g", step=4, error="ManifestMismatchError", reason=reason)
+    said = m.RankRestoreRefused(
+        generation_id="g", step=4, error="ManifestMismatchError", reason=reason
+    )
     return n.NodeRestoreRefused(rank=rank, refused=said)
 
 
 def test_ranks_that_refuse_a_restore_together_are_heard_once_and_many_reasons_have_an_end() -> None:
-    gather = Gather(node_count=2)
-    assert gather.restore_refused(1, refused(3, "a flipped bit")) == i.ReportRestoreRefused(
+    reports = NodeReports(node_count=2)
+    assert reports.restore_refused(1, refused(3, "a flipped bit")) == i.ReportRestoreRefused(
         generation_id="g",
         step=4,
         error="ManifestMismatchError",
@@ -99,8 +101,8 @@ def test_ranks_that_refuse_a_restore_together_are_heard_once_and_many_reasons_ha
         rank=3,
         node=1,
     )
-    assert gather.restore_refused(0, refused(0, "a flipped bit")) is None
-    heard = [gather.restore_refused(0, refused(0, f"file {index}")) for index in range(20)]
+    assert reports.restore_refused(0, refused(0, "a flipped bit")) is None
+    heard = [reports.restore_refused(0, refused(0, f"file {index}")) for index in range(20)]
     assert sum(one is not None for one in heard) == REFUSALS_MAX - 1
 
 
@@ -109,24 +111,24 @@ def exited(node: int, code: int, failed_unix_ms: int | None = None) -> n.NodeExi
 
 
 def test_the_rank_that_failed_first_tells_the_exit_code_not_the_node_that_ended_first() -> None:
-    gather = Gather(node_count=3)
-    assert not gather.exited(0, exited(0, 1, failed_unix_ms=1_001))
-    assert not gather.exited(2, exited(2, 0))
-    assert gather.exited(1, exited(1, 85, failed_unix_ms=1_000))
-    assert gather.first_failure == 85
+    reports = NodeReports(node_count=3)
+    assert not reports.exited(0, exited(0, 1, failed_unix_ms=1_001))
+    assert not reports.exited(2, exited(2, 0))
+    assert reports.exited(1, exited(1, 85, failed_unix_ms=1_000))
+    assert reports.first_failure == 85
 
 
 def test_one_is_the_code_of_those_who_were_left_alone() -> None:
-    gather = Gather(node_count=2)
-    gather.exited(0, exited(0, 1, failed_unix_ms=1_000))
-    gather.exited(1, exited(1, 85, failed_unix_ms=1_002))
-    assert gather.first_failure == 85
+    reports = NodeReports(node_count=2)
+    reports.exited(0, exited(0, 1, failed_unix_ms=1_000))
+    reports.exited(1, exited(1, 85, failed_unix_ms=1_002))
+    assert reports.first_failure == 85
 
 
 def test_a_node_that_says_nothing_has_an_exit_too() -> None:
-    gather = Gather(node_count=2)
-    gather.exited(1, exited(1, 0))
-    assert gather.exits() == (
+    reports = NodeReports(node_count=2)
+    reports.exited(1, exited(1, 0))
+    assert reports.exits() == (
         NodeExit(node=0, exit_code=-1, detail="no report"),
         NodeExit(node=1, exit_code=0),
     )
@@ -161,28 +163,28 @@ def test_reports_of_a_save_that_is_over_open_none() -> None:
 
 def test_a_world_whose_ranks_begin_again_is_whole_once_all_of_them_have_attached() -> None:
     """Also where the launcher gives its restarts no number."""
-    gather = Gather(node_count=2)
-    gather.formed(0, formed(0, 1))
-    gather.formed(1, formed(2, 3))
-    assert gather.whole
-    gather.starting(0)
-    gather.starting(1)
-    assert not gather.whole
-    assert gather.formed(0, formed(0, 1)) is None
-    assert not gather.whole
-    assert gather.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=0)
-    assert gather.whole
+    reports = NodeReports(node_count=2)
+    reports.formed(0, formed(0, 1))
+    reports.formed(1, formed(2, 3))
+    assert reports.whole
+    reports.starting(0)
+    reports.starting(1)
+    assert not reports.whole
+    assert reports.formed(0, formed(0, 1)) is None
+    assert not reports.whole
+    assert reports.formed(1, formed(2, 3)) == i.FormWorld(world_size=4, save_bytes=0)
+    assert reports.whole
 
 
 def test_a_node_whose_ranks_are_those_from_before_a_restart_makes_no_world_whole() -> None:
     """torchrun counts restarts on the node alone where a worker failed."""
-    gather = Gather(node_count=2)
-    gather.formed(0, formed(0, 1))
-    gather.formed(1, formed(2, 3))
-    gather.starting(1)
-    assert gather.formed(1, formed(2, 3, restart=1)) is None
-    assert (gather.whole, gather.not_formed) == (False, (0,))
-    gather.starting(0)
-    whole = gather.formed(0, formed(0, 1, restart=1))
+    reports = NodeReports(node_count=2)
+    reports.formed(0, formed(0, 1))
+    reports.formed(1, formed(2, 3))
+    reports.starting(1)
+    assert reports.formed(1, formed(2, 3, restart=1)) is None
+    assert (reports.whole, reports.not_formed) == (False, (0,))
+    reports.starting(0)
+    whole = reports.formed(0, formed(0, 1, restart=1))
     assert whole == i.FormWorld(world_size=4, save_bytes=0, restart=1)
-    assert (gather.whole, gather.not_formed) == (True, ())
+    assert (reports.whole, reports.not_formed) == (True, ())

@@ -12,7 +12,7 @@ from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.inputs import AnyInput, ReportExited
 from drainfsm.core.state import Phase, State
 from drainfsm.runtime.clock import Clock
-from drainfsm.runtime.coordinator.gather import Gather
+from drainfsm.runtime.coordinator.node_reports import NodeReports
 
 FENCED_EXIT_CODE = 76
 """A newer attempt of the job runs: do not requeue this one."""
@@ -24,7 +24,7 @@ FAREWELL_MS = 5_000
 """Outside a drain: for adapters' last acts and the shipper's last records."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How the attempt ended."""
 
     exit_code: int
@@ -32,12 +32,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     state: State
 
 
-class Ending:
+class AttemptEnd:
     """Watches for the end, and makes sure that it comes."""
 
-    def __init__(self, *, clock: Clock, gather: Gather, submit: Callable[[AnyInput], Any]) -> None:
+    def __init__(
+        self, *, clock: Clock, reports: NodeReports, submit: Callable[[AnyInput], Any]
+    ) -> None:
         self._clock = clock
-        self._gather = gather
+        self._reports = reports
         self._submit = submit
         self._over = asyncio.Event()
         self._closing = False
@@ -55,16 +57,16 @@ class Ending:
 
     def _give_up(self) -> None:
         if not self._everybody_exited:
-            self._submit(ReportExited(exit_code=EX_TEMPFAIL, nodes=self._gather.exits()))
+            self._submit(ReportExited(exit_code=EX_TEMPFAIL, nodes=self._reports.exits()))
 
     def node_exited(self, state: State, *, everybody: bool) -> None:
         if not everybody or self._everybody_exited:
             return
         self._everybody_exited = True
-        own = self._gather.first_failure
+        own = self._reports.first_failure
         drained = self._told_to_leave or (state.phase.draining and own != 0)
         exit_code = EX_TEMPFAIL if drained else own
-        self._submit(ReportExited(exit_code=exit_code, nodes=self._gather.exits()))
+        self._submit(ReportExited(exit_code=exit_code, nodes=self._reports.exits()))
         self.decided(state)
 
     def decided(self, state: State) -> None:
@@ -87,9 +89,9 @@ class Ending:
         limit = state.usable_deadline_unix_ms - state.allowances.exit_margin_ms // 8
         return max(0, min(FAREWELL_MS, limit - self._clock.now_unix_ms()))
 
-    def outcome(self, state: State) -> Outcome:
+    def outcome(self, state: State) -> AttemptOutcome:
         if state.fenced_by is not None:
-            return Outcome(exit_code=FENCED_EXIT_CODE, requeue=False, state=state)
+            return AttemptOutcome(exit_code=FENCED_EXIT_CODE, requeue=False, state=state)
         exit_code = EX_TEMPFAIL if state.exit_code is None else state.exit_code
         requeue = exit_code == EX_TEMPFAIL and (state.phase in (Phase.LOST, Phase.EXITED))
-        return Outcome(exit_code=exit_code, requeue=requeue, state=state)
+        return AttemptOutcome(exit_code=exit_code, requeue=requeue, state=state)

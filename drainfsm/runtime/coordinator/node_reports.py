@@ -9,14 +9,14 @@ from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.failures import Failure, cause_of
 from drainfsm.core.state import Phase, State
 from drainfsm.runtime.wire import node_messages as n
-from drainfsm.runtime.wire.rank_messages import RestoreRefused
+from drainfsm.runtime.wire.rank_messages import RankRestoreRefused
 
 REFUSALS_MAX = 8
 """Restores that are refused in the log of one attempt: ranks that find each its own file damaged
 would fill it, and so would a launcher that starts them over and over."""
 
 
-class Gather:
+class NodeReports:
     """One attempt's nodes. A method returns an input once all nodes have said their part."""
 
     def __init__(self, *, node_count: int) -> None:
@@ -37,7 +37,7 @@ class Gather:
         self._late: dict[int, tuple[MissingRank, ...]] = {}
         self._first_steps: dict[int, int] = {}
         self._restored: dict[int, n.NodeRestored] = {}
-        self._refusals: set[RestoreRefused] = set()
+        self._refusals: set[RankRestoreRefused] = set()
         self._exits: dict[int, NodeExit] = {}
         self._failures: list[Failure] = []
 
