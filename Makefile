@@ -10,10 +10,11 @@ DEV_READY := $(VENV)/.dev
 SEEDS ?= 2000
 WORKERS ?= 4
 FIRST ?= 1
+FUZZ_S ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types bench bench-quick mutants java spec spec-large generate simulate crash-matrix slurm-packages slurm-matrix clean
+.PHONY: help demo test check lint types bench bench-quick mutants java spec spec-large generate simulate fuzz crash-matrix slurm-packages slurm-matrix clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -55,6 +56,9 @@ java:  ## install Java for the model checker (apt, as root; else the model check
 
 simulate: $(DEV_READY)  ## SEEDS worlds that misbehave, from FIRST on (2000: two minutes); a soak is more of them
 	$(BIN)/python -m drainfsm_kit.simulator --seeds $(SEEDS) --first $(FIRST)
+
+fuzz: $(DEV_READY)  ## odd bytes for every decoder of foreign bytes, FUZZ_S seconds each (60: half an hour)
+	$(BIN)/python -m drainfsm_kit.decoders --corpus tests/corpus --seconds $(FUZZ_S)
 
 mutants: $(DEV_READY)  ## break the core on purpose, once for each fault: do the tests notice? (about 10 minutes)
 	$(BIN)/python tests/mutants/run.py

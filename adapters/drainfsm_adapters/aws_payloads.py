@@ -6,9 +6,10 @@ import hashlib
 
 import msgspec
 
+from drainfsm.core.foreign import read_json
 from drainfsm.core.notice import NoticeClass
 from drainfsm_adapters.ledger import Observed, Reading
-from drainfsm_adapters.metadata import NoAnswerError, Reply
+from drainfsm_adapters.metadata import NoAnswerError, Reply, garbage, instant
 from drainfsm_adapters.times import from_http_date, from_rfc3339
 
 ENDED = ("canceled", "cancelled", "completed")
@@ -44,16 +45,12 @@ def termination(reply: Reply) -> Observed:
 
 
 def _interruption(action: str, time: str, reply: Reply) -> Observed:
-    try:
-        stated_unix_ms = from_rfc3339(time)
-    except ValueError as error:
-        raise NoAnswerError(f"garbage: {error}") from error
     return Observed(
         key="spot",
         tag=payload_hash(reply.body),
         cause="spot_interruption",
         notice_class=NoticeClass.HARD,
-        stated_unix_ms=stated_unix_ms,
+        stated_unix_ms=instant(from_rfc3339, time),
         at_once=action == "hibernate",
         detail=f"{action} at {time}",
     )
@@ -66,13 +63,13 @@ def scheduled_events(reply: Reply) -> Reading:
     problems: list[str] = []
     for raw in reply.json(list[msgspec.Raw]):
         try:
-            event = msgspec.json.decode(raw, type=ScheduledEvent)
+            event = read_json(raw, ScheduledEvent, garbage)
             if event.state in ENDED:
                 ended[event.event_id] = f"{event.event_id} is {event.state}"
             else:
                 events.append(_scheduled(event))
-        except (msgspec.MsgspecError, ValueError) as error:
-            problems.append(f"garbage: {error}")
+        except NoAnswerError as error:
+            problems.append(str(error))
     return Reading(
         events=tuple(events), ended=ended, complete=not problems, detail="; ".join(problems)
     )
@@ -84,7 +81,7 @@ def _scheduled(event: ScheduledEvent) -> Observed:
         key=event.event_id,
         cause="host_maintenance",
         notice_class=NoticeClass.SOFT,
-        stated_unix_ms=from_http_date(event.not_before),
+        stated_unix_ms=instant(from_http_date, event.not_before),
         detail=f"{event.code} {window}: {event.description}",
     )
 

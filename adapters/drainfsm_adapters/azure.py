@@ -11,9 +11,10 @@ import os
 import msgspec
 
 from drainfsm.adapter import AdapterContext
+from drainfsm.core.foreign import read_json
 from drainfsm.core.notice import NoticeClass
 from drainfsm_adapters.ledger import Observed, Reading
-from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, endpoint_of
+from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, endpoint_of, garbage, instant
 from drainfsm_adapters.options import PollOptions, load_options
 from drainfsm_adapters.polling import CloudAdapter, Platform, Signal
 from drainfsm_adapters.times import from_http_date
@@ -184,12 +185,12 @@ def parse(document: Document) -> tuple[list[Event], list[str]]:
     problems: list[str] = []
     for raw in document.events:
         try:
-            event = msgspec.json.decode(raw, type=Event)
+            event = read_json(raw, Event, garbage)
             if event.not_before:
-                from_http_date(event.not_before)
+                instant(from_http_date, event.not_before)
             events.append(event)
-        except (msgspec.MsgspecError, ValueError) as error:
-            problems.append(f"garbage: {error}")
+        except NoAnswerError as error:
+            problems.append(str(error))
     return events, problems
 
 

@@ -15,7 +15,7 @@ from drainfsm.adapter import AdapterContext
 from drainfsm.core.notice import NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm_adapters.ledger import NONE, Observed, Reading
-from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, endpoint_of
+from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, endpoint_of, instant
 from drainfsm_adapters.options import PollOptions, chosen, load_options
 from drainfsm_adapters.polling import HELD_S, CloudAdapter, Platform, Signal
 from drainfsm_adapters.times import from_rfc3339
@@ -249,15 +249,11 @@ def upcoming_maintenance(reply: Reply) -> Reading:
     stated = reply.json(UpcomingMaintenance)
     if stated.error or not stated.start:
         raise NoAnswerError(stated.error or f"garbage: {reply.text[:60]!r}")
-    try:
-        start_unix_ms = from_rfc3339(stated.start)
-    except ValueError as error:
-        raise NoAnswerError(f"garbage: {error}") from error
     observed = Observed(
         key="upcoming-maintenance",
         cause="host_maintenance",
         notice_class=NoticeClass.SOFT,
-        stated_unix_ms=start_unix_ms,
+        stated_unix_ms=instant(from_rfc3339, stated.start),
         detail=f"{stated.type} {stated.status} from {stated.start}".strip(),
     )
     return Reading(events=(observed,))

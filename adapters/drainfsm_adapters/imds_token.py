@@ -10,6 +10,7 @@ import asyncio
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, TimedOutError
 
 TTL_S = 3_600
+TTL_DIGITS_MAX = 6
 REFRESH_EARLY_S = 60
 PATH = "/latest/api/token"
 
@@ -75,7 +76,7 @@ class TokenSession:
             raise NoAnswerError(await self._diagnosis(error)) from error
         if reply.status == 200 and (token := reply.text):
             stated = reply.headers.get(ttl_header.lower(), "")
-            ttl_s = int(stated) if stated.isdigit() else TTL_S
+            ttl_s = int(stated) if stated.isdecimal() and len(stated) <= TTL_DIGITS_MAX else TTL_S
             self._token = token
         elif not self._required and reply.status in (404, 405):
             ttl_s, self._token = TTL_S, ""  # a service without tokens

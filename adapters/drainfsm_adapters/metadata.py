@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from drainfsm.core.foreign import UNREADABLE, read_json
 from drainfsm.errors import ConfigError
 from drainfsm_adapters.resolve import Resolver
 from drainfsm_adapters.server_clock import ServerClock
@@ -27,6 +28,22 @@ T = TypeVar("T")
 
 class NoAnswerError(Exception):
     """The endpoint gave no answer that tells anything. Becomes UNKNOWN, never leaves an adapter."""
+
+
+def garbage(why: object) -> NoAnswerError:
+    return NoAnswerError(f"garbage: {why}"[:DETAIL_CHARS_MAX])
+
+
+def instant(parse: Callable[[str], int], text: str) -> int:
+    """What ``parse`` makes of it, UTC milliseconds.
+
+    Raises:
+        NoAnswerError: it is no instant.
+    """
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise garbage(error) from error
 
 
 class TimedOutError(NoAnswerError):
@@ -51,8 +68,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         """
         try:
             return self.body.decode().strip()
-        except UnicodeDecodeError as error:
-            raise NoAnswerError(f"garbage: {self.body[:40]!r}") from error
+        except UNREADABLE as error:
+            raise garbage(repr(self.body[:40])) from error
 
     def json(self, kind: type[T]) -> T:
         """The body as ``kind``.
@@ -60,10 +77,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             NoAnswerError: it is something else.
         """
-        try:
-            return msgspec.json.decode(self.body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise NoAnswerError(f"garbage: {error}"[:DETAIL_CHARS_MAX]) from error
+        return read_json(self.body, kind, garbage)
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +145,7 @@ class MetadataClient:
             self._resolver.forget()
             raise TimedOutError(f"no answer within {limit_s:g} s") from error
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-            raise NoAnswerError(f"garbage: {error}"[:DETAIL_CHARS_MAX]) from error
+            raise garbage(error) from error
         except OSError as error:
             self._resolver.forget()
             raise NoAnswerError(f"{error.strerror or error}") from error
@@ -183,7 +197,7 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     code = rest[:3]
-    if not version.startswith("HTTP/1.") or not code.isdigit() or not "100" <= code <= "599":
+    if not version.startswith("HTTP/1.") or not code.isdecimal() or not "100" <= code <= "599":
         raise ValueError(f"{first[:40]!r} is no HTTP status line")
     headers: dict[str, str] = {}
     for line in lines:

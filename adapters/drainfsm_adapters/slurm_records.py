@@ -7,12 +7,12 @@ JSON numbers are plain in 22.05 and ``{"set": …, "infinite": …, "number": �
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+
+from drainfsm.core.foreign import read_json
 
 ENDING = frozenset(
     {
@@ -25,6 +25,9 @@ ENDING = frozenset(
 
 NO_LIMIT_AHEAD_S = 365 * 86_400
 """An end further ahead is Slurm's way to write "no limit"."""
+
+DIGITS_MAX = 18
+"""A number with more of them is none of Slurm's."""
 
 _FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:.&-]*)=(\S*)")
 _SETTING = re.compile(r"^\s*(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)
@@ -82,10 +85,20 @@ class SlurmLimits(msgspec.Struct, frozen=True, kw_only=True):
         return "REQUEUE" in self.preempt_mode.upper()
 
 
+class _Listing(msgspec.Struct, frozen=True):
+    """What ``scontrol --json`` prints."""
+
+    jobs: list[dict[str, Any]] = []
+
+
 def job_of(output: str, *, job_id: str) -> SlurmJob | None:
-    """The job of that id among all that were printed; None: it is not there."""
+    """The job of that id among all that were printed; None: it is not there.
+
+    Raises:
+        ValueError: it begins like JSON, and is no listing of jobs.
+    """
     if output.lstrip().startswith("{"):
-        listed = json.loads(output).get("jobs", ())
+        listed = read_json(output, _Listing, ValueError).jobs
         return next((_json_job(one) for one in listed if str(one.get("job_id")) == job_id), None)
     for line in output.splitlines():
         fields = _fields(line, behind=" UserId=")
@@ -153,10 +166,10 @@ def _text_job(fields: dict[str, str]) -> SlurmJob:
 
 def _json_job(job: dict[str, Any]) -> SlurmJob:
     states = job.get("job_state", "UNKNOWN")
-    listed: Iterable[str] = [states] if isinstance(states, str) else states
+    listed = states if isinstance(states, list) else [states]
     return SlurmJob(
         job_id=str(job["job_id"]),
-        states=frozenset(state.upper() for state in listed),
+        states=frozenset(str(state).upper() for state in listed),
         reason=str(job.get("state_reason", "")),
         restarts=_number(job.get("restart_cnt")) or 0,
         requeue=bool(job.get("requeue", True)),
@@ -178,11 +191,11 @@ def _number(value: Any) -> int | None:
 
 
 def _seconds(text: str) -> int | None:
-    return int(text) or None if text.isdecimal() else None
+    return int(text) or None if text.isdecimal() and len(text) <= DIGITS_MAX else None
 
 
 def _leading_number(text: str) -> int | None:
-    found = re.match(r"\d+", text)
+    found = re.match(rf"\d{{1,{DIGITS_MAX}}}", text)
     return int(found[0]) if found else None
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from drainfsm.core.notice import NoticeClass
 from drainfsm_adapters.ledger import NONE, Observed, Reading
-from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply
+from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, instant
 from drainfsm_adapters.options import PollOptions
 from drainfsm_adapters.polling import Platform, Signal
 
@@ -44,16 +44,12 @@ class TerminationTime(msgspec.Struct, frozen=True, kw_only=True):
             return NONE
         if reply.status != 200:
             raise NoAnswerError(f"termination-time is answered {reply.status}")
-        try:
-            stated_unix_ms = self.parse(reply.text)
-        except ValueError as error:
-            raise NoAnswerError(f"garbage: {error}") from error
         observed = Observed(
             key="spot",
             tag=hashlib.sha256(reply.body).hexdigest()[:12],
             cause="spot_interruption",
             notice_class=NoticeClass.HARD,
-            stated_unix_ms=stated_unix_ms,
+            stated_unix_ms=instant(self.parse, reply.text),
             detail=f"terminate at {reply.text}",
         )
         return Reading(events=(observed,))

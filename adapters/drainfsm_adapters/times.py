@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
+
+from drainfsm.core.foreign import UNREADABLE
 
 EIGHT_HOURS_EAST = timezone(timedelta(hours=8))
 
@@ -14,7 +17,7 @@ def from_rfc3339(text: str) -> int:
     Raises:
         ValueError: no such instant.
     """
-    return _unix_ms(datetime.fromisoformat(text.strip()), default=UTC)
+    return _unix_ms(datetime.fromisoformat, text, default=UTC)
 
 
 def from_http_date(text: str) -> int:
@@ -24,7 +27,7 @@ def from_http_date(text: str) -> int:
     Raises:
         ValueError: no such instant.
     """
-    return _unix_ms(parsedate_to_datetime(text.strip()), default=UTC)
+    return _unix_ms(parsedate_to_datetime, text, default=UTC)
 
 
 def from_utc8(text: str) -> int:
@@ -33,10 +36,14 @@ def from_utc8(text: str) -> int:
     Raises:
         ValueError: no such instant.
     """
-    return _unix_ms(datetime.fromisoformat(text.strip()), default=EIGHT_HOURS_EAST)
+    return _unix_ms(datetime.fromisoformat, text, default=EIGHT_HOURS_EAST)
 
 
-def _unix_ms(instant: datetime, *, default: timezone) -> int:
-    zoned = instant if instant.tzinfo is not None else instant.replace(tzinfo=default)
-    since_epoch = zoned - datetime(1970, 1, 1, tzinfo=UTC)
+def _unix_ms(parse: Callable[[str], datetime], text: str, *, default: timezone) -> int:
+    try:
+        instant = parse(text.strip())
+        zoned = instant if instant.tzinfo is not None else instant.replace(tzinfo=default)
+        since_epoch = zoned - datetime(1970, 1, 1, tzinfo=UTC)
+    except (*UNREADABLE, TypeError, IndexError) as error:  # the standard library is not strict
+        raise ValueError(str(error)) from error
     return since_epoch // timedelta(milliseconds=1)

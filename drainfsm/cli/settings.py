@@ -16,6 +16,7 @@ import msgspec
 
 from drainfsm.cli.options import BY_KEY, OPTIONS, PREFIX, TABLES, Option, nearest
 from drainfsm.core.budget import Allowances
+from drainfsm.core.foreign import UNREADABLE
 from drainfsm.core.orders import CapacitySettings, CheckpointSettings
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.config import RANK_VARIABLES, RunConfig, check_job_name
@@ -168,7 +169,7 @@ def _read_file(path: Path, given: dict[str, Given], adapters: dict[str, dict[str
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for key, value in document.items():
         if key == "adapters":

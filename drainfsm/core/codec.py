@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from drainfsm.core.events import KINDS, Event, UnknownFact
+from drainfsm.core.foreign import UNREADABLE, read_json
 from drainfsm.core.manifest import FORMAT_VERSION
 from drainfsm.core.records import SCHEMA_VERSION, Record
 from drainfsm.errors import FormatUnknownError, ManifestMismatchError, RecordUnreadableError
@@ -70,7 +71,7 @@ def decode(data: bytes | memoryview) -> Record:
         wire = _strict.decode(data)
     except msgspec.ValidationError:
         return _decode_loosely(data)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise RecordUnreadableError(f"{error}: {bytes(data[:120])!r}") from error
     if wire.v > SCHEMA_VERSION:
         raise _newer(wire.v)
@@ -89,8 +90,10 @@ def _decode_loosely(data: bytes | memoryview) -> Record:
             if kind in KINDS:
                 events.append(_event.decode(raw))
             else:
-                events.append(UnknownFact(kind=kind, body=msgspec.Raw(bytes(raw))))
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+                body = bytes(raw)
+                body.decode()  # the decoder did not look at what it passed over
+                events.append(UnknownFact(kind=kind, body=msgspec.Raw(body)))
+    except UNREADABLE as error:
         raise RecordUnreadableError(f"{error}: {bytes(data[:120])!r}") from error
     return Record(
         v=loose.v,
@@ -139,16 +142,17 @@ def decode_object(data: bytes, type_: type[T], *, what: str) -> T:
         FormatUnknownError: of a format version not known here.
         ManifestMismatchError: garbled.
     """
-    try:
-        version = msgspec.json.decode(data, type=_Version).format_version
-        if version > FORMAT_VERSION:
-            raise FormatUnknownError(
-                f"{what} has format version {version}; this drainfsm reads up to "
-                f"{FORMAT_VERSION}: update it"
-            )
-        return msgspec.json.decode(data, type=type_)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise ManifestMismatchError(f"{what} is garbled: {error}") from error
+
+    def garbled(reason: str) -> ManifestMismatchError:
+        return ManifestMismatchError(f"{what} is garbled: {reason}")
+
+    version = read_json(data, _Version, garbled).format_version
+    if version > FORMAT_VERSION:
+        raise FormatUnknownError(
+            f"{what} has format version {version}; this drainfsm reads up to "
+            f"{FORMAT_VERSION}: update it"
+        )
+    return read_json(data, type_, garbled)
 
 
 class _Version(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
+from drainfsm.core.foreign import read_json
 from drainfsm.errors import BrokerError
 
 START_S_MAX = 30.0
@@ -182,7 +185,7 @@ class _Process:
 def running_url(data_dir: Path) -> str | None:
     """URL of the server that was last started there, for other processes of the same user."""
     for path in data_dir.glob("*.ports"):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, BrokerError):
             return _url(_token(data_dir / "token"), _port(path))
     return None
 
@@ -191,9 +194,21 @@ def _url(token: str, port: int) -> str:
     return f"nats://{token}@127.0.0.1:{port}"
 
 
+class _Ports(msgspec.Struct, frozen=True):
+    """The file that the server writes."""
+
+    nats: list[str]
+
+
 def _port(ports_file: Path) -> int:
-    urls = json.loads(ports_file.read_text())["nats"]
-    return int(urls[0].rsplit(":", 1)[1])
+    """Raises: BrokerError: the file is no such one."""
+    ports = read_json(
+        ports_file.read_bytes(), _Ports, lambda why: BrokerError(f"{ports_file}: {why}")
+    )
+    port = "".join(ports.nats[:1]).rpartition(":")[2]
+    if not port.isdecimal() or len(port) > 5:
+        raise BrokerError(f"{ports_file} names no port: {ports.nats}")
+    return int(port)
 
 
 def _config(data_dir: Path, *, port: int, token: str) -> str:
@@ -252,7 +267,7 @@ def _await_port(data_dir: Path, process: _Process, *, give_up: float) -> int:
     """The server writes the file once it listens, with its streams recovered."""
     path = data_dir / f"nats-server_{process.pid}.ports"
     while True:
-        with contextlib.suppress(FileNotFoundError, ValueError):
+        with contextlib.suppress(FileNotFoundError, BrokerError):
             return _port(path)
         if process.ended.wait(POLL_S):
             raise BrokerError(f"nats-server ended at once: {_complaint(data_dir, process.pid)}")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from drainfsm.core.foreign import read_json
 from drainfsm.errors import JournalCorruptError
 
 MAGIC = b"drainfsm journal\n"
@@ -54,10 +55,9 @@ def read_header(data: bytes) -> tuple[Header | None, int]:
         if any_frame(data, len(MAGIC)) is not None:
             raise JournalCorruptError("the header fails its checksum, with frames behind it")
         return None, 0
-    try:
-        header = msgspec.json.decode(payload, type=Header)
-    except msgspec.DecodeError as error:
-        raise JournalCorruptError(f"the header is garbled: {error}") from error
+    header = read_json(
+        payload, Header, lambda why: JournalCorruptError(f"the header is garbled: {why}")
+    )
     if header.format_version > FORMAT_VERSION:
         raise JournalCorruptError(
             f"journal format {header.format_version}; this drainfsm reads up to {FORMAT_VERSION}: "

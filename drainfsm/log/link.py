@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-import msgspec
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from drainfsm.core.foreign import read_json
 from drainfsm.errors import BrokerError, RecordRefusedError
 
 CONNECT_S = 2.0
@@ -100,7 +100,11 @@ class Link:
             )
         try:
             message = await self._request(subject, body, headers)
-            return msgspec.json.decode(message.data, type=answer)
+            return read_json(
+                message.data,
+                answer,
+                lambda why: BrokerError(f"the answer to {subject} makes no sense: {why}"),
+            )
         except nats.errors.NoRespondersError as error:
             raise BrokerError(
                 f"nobody answers {subject}: JetStream is off or not ready, or no stream takes it"
@@ -113,8 +117,6 @@ class Link:
             raise BrokerError(f"no answer to {subject} within {REQUEST_S} s") from error
         except (nats.errors.Error, OSError) as error:
             raise BrokerError(f"{subject}: {error}") from error
-        except msgspec.DecodeError as error:
-            raise BrokerError(f"the answer to {subject} makes no sense: {error}") from error
 
     async def _request(self, subject: str, body: bytes, headers: dict[str, str] | None) -> Msg:
         """nats-py's request, which ends at once when the connection is lost."""

@@ -14,6 +14,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from drainfsm.core.foreign import UNREADABLE
 from drainfsm.log.stream import STREAM, ConsumerReply
 from drainfsm.log.wire import BrokerMessage
 
@@ -92,10 +93,13 @@ class Tail:
                 raise TailBrokenError("silent") from None
             if message is None:
                 raise TailBrokenError("interrupted")
-            if message.headers and "Status" in message.headers:
-                self._check_heartbeat(message)
-                continue
-            place = message.metadata.sequence
+            try:
+                if message.headers and "Status" in message.headers:
+                    self._check_heartbeat(message)
+                    continue
+                place = message.metadata.sequence
+            except (nats.errors.Error, *UNREADABLE) as error:
+                raise TailBrokenError(f"the server makes no sense: {error}") from error
             self._received += 1
             if place.consumer != self._received:
                 raise TailBrokenError(f"message {self._received} was missed")

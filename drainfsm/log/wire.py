@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
+from drainfsm.core.foreign import read_json
 from drainfsm.errors import BrokerError
 
 CHUNK_BYTES = 1 << 20
@@ -31,6 +32,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[BrokerMessage]
     pending_count: int
     """Matching messages behind this batch; 0: that was all."""
+
+
+class _Info(msgspec.Struct, frozen=True):
+    """What of a server's greeting matters here."""
+
+    tls_required: bool = False
 
 
 class Wire:
@@ -65,8 +72,9 @@ class Wire:
         reader, writer = await asyncio.open_connection(host, url.port or PORT, limit=CHUNK_BYTES)
         wire = cls(reader, writer)
         try:
-            info = json.loads((await reader.readline()).removeprefix(b"INFO "))
-            if url.scheme == "tls" or info.get("tls_required"):
+            greeting = (await reader.readline()).removeprefix(b"INFO ")
+            info = read_json(greeting, _Info, lambda why: BrokerError(f"no NATS server: {why}"))
+            if url.scheme == "tls" or info.tls_required:
                 await writer.start_tls(ssl.create_default_context(), server_hostname=host)
             writer.write(_connect(url))
             writer.write(f"SUB {wire._inbox}.* 1\r\nPING\r\n".encode())
@@ -102,7 +110,7 @@ class Wire:
             except TimeoutError as error:
                 self.close()
                 raise BrokerError(f"no answer to a read of stream {stream}") from error
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, IndexError) as error:
                 self.close()
                 raise BrokerError(f"connection lost while reading stream {stream}") from error
             except BaseException:
@@ -134,12 +142,15 @@ class Wire:
             last = rfind(b" ", at, eol)  # HMSG subject sid [reply] header-bytes total-bytes
             body = start + int(data[rfind(b" ", at, last) + 1 : last])
             end = start + int(data[last + 1 : eol])
+            if not start <= body <= end:
+                raise ValueError(data[at:eol])
             if end + 2 > len(data):
                 break
             at = end + 2
             if data[start + 8] == 0x20:  # "NATS/1.0 204": a status, not a message
                 return data[at:], _end_of_batch(data[start:body])
-            mark = find(b"Nats-Sequence: ", start, body) + 15
+            # The last one: a publisher may have sent a header of that name, too.
+            mark = rfind(b"\r\nNats-Sequence: ", start, body) + 17
             sequence = int(data[mark : find(b"\r", mark, body)])
             messages.append(BrokerMessage(sequence, data[body:end]))
         return data[at:], None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from drainfsm.core.foreign import UNREADABLE
 from drainfsm.errors import ConfigError
 
 UNIX_PATH_BYTES_MAX = 107
@@ -104,5 +105,5 @@ def read_run_info(state_dir: Path, job: str) -> RunInfo | None:
     """None: no attempt of the job ever started with this state directory, or it is unreadable."""
     try:
         return msgspec.json.decode(run_info_path(state_dir, job).read_bytes(), type=RunInfo)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from drainfsm.views.attempts import AttemptReport
 from drainfsm.views.report import DrillReport, Durations, Rate, Report, Totals
-from drainfsm.views.table import WIDTH, day_and_time
+from drainfsm.views.table import WIDTH, day_and_time, in_seconds
 
 LABEL_COLUMNS = 28
 
@@ -148,4 +148,4 @@ def _when(unix_ms: int | None) -> str:
 
 
 def _span(value_ms: int | None) -> str:
-    return "unknown" if value_ms is None else f"{value_ms / 1_000:.3f} s"
+    return "unknown" if value_ms is None else in_seconds(value_ms)

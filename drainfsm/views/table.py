@@ -44,8 +44,14 @@ def day_and_time(unix_ms: int) -> tuple[str, str]:
     return f"{instant:%Y-%m-%d}", f"{instant:%H:%M:%S}.{unix_ms % 1_000:03d}"
 
 
+def in_seconds(value_ms: int) -> str:
+    """``12.345 s``, exactly, of any length: a log may say what no clock does."""
+    seconds, rest_ms = divmod(abs(value_ms), 1_000)
+    return f"{'-' if value_ms < 0 else ''}{seconds}.{rest_ms:03d} s"
+
+
 def _entry(line: Line) -> Iterator[str]:
-    left = "" if line.remaining_ms is None else f"{line.remaining_ms / 1_000:.3f} s"
+    left = "" if line.remaining_ms is None else in_seconds(line.remaining_ms)
     kind = line.kind if line.outcome == APPLIED else f"[{line.outcome}] {line.kind}"
     yield f"{day_and_time(line.at_unix_ms)[1]:13}{left:>12}  {line.phase.value:11}{kind}"
     for text in filter(None, (line.note, describe(line.event))):

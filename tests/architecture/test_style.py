@@ -63,3 +63,16 @@ def test_no_two_classes_have_one_name() -> None:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(f"{_path(path)}:{node.lineno}")
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_whoever_decodes_foreign_bytes_catches_what_decoders_raise() -> None:
+    decoders = re.compile(
+        r"\bjson\.(loads|load|decode)\(|msgpack\.decode\(|Decoder\(|tomllib\.load"
+    )
+    loose = [
+        _path(path)
+        for path in SHIPPED
+        if decoders.search(path.read_text()) and "UNREADABLE" not in path.read_text()
+    ]
+    own_bytes = ("drainfsm/demo/", "drainfsm/testing/")
+    assert [name for name in loose if not name.startswith(own_bytes)] == []

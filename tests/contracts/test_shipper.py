@@ -426,6 +426,10 @@ async def stored_at_least(witness: Connection, count: int) -> None:
 # --- what stands in the stream already --------------------------------------------------------
 
 
+NESTED = b'{"a":' * 10_000
+"""More levels than a decoder goes down."""
+
+
 async def leak(url: str, data: bytes) -> None:
     """What a stale leader lets through: stored without its expectation having been checked."""
     async with connected(url) as connection:
@@ -461,13 +465,14 @@ def test_shipping_goes_on_behind_what_was_leaked(
 ) -> None:
     drain = Scenario().saving()
     drain.given(drain.staged(), drain.durable())
+    drain.given(drain.verified())
     history, url = drain.history, own_nats_server.url
     stale = encode(records_of(JOB, 1, first=1, writer="stale")[0])
 
     async def scene(journal: Journal) -> None:
         async with shipping(url, state_dir, journal) as shipper:
             assert await shipper.flush(timeout_ms=LONG_MS)
-            for leaked in (encode(history[1]), stale, b"no record"):
+            for leaked in (encode(history[1]), stale, b"no record", NESTED):
                 await leak(url, leaked)
                 journal.append(history[journal.count])
                 assert await shipper.flush(timeout_ms=LONG_MS)

@@ -41,6 +41,17 @@ def test_help_lists_every_command_and_the_exit_codes(capsys: Output) -> None:
     assert "75" in printed
 
 
+def test_a_file_that_is_nested_without_end_is_damage_like_any_other(
+    exported: Path, capsys: Output
+) -> None:
+    whole = exported.read_bytes()
+    exported.write_bytes(whole + b'{"a":' * 3_000 + b"\n")
+    assert main(["replay", "--file", str(exported)]) == 1
+    said = capsys.readouterr()
+    assert "manifest_published" in said.out
+    assert "recursion depth" in said.err
+
+
 def test_no_command_is_a_usage_error(capsys: Output) -> None:
     assert main([]) == 2
     assert "usage: drainfsm" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from drainfsm.core.foreign import UNREADABLE
 from drainfsm.errors import ProtocolError
 
 FRAME_BYTES_MAX = 64 << 20
@@ -39,7 +40,7 @@ class Codec(Generic[M]):
         """Raises: ProtocolError: no message that this peer may send."""
         try:
             return self._decoder.decode(body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"a frame makes no sense: {error}") from error
 
 

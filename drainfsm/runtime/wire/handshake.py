@@ -8,7 +8,8 @@ import hmac
 import secrets
 import ssl
 
-from drainfsm.errors import ConfigError, SlotTakenError
+from drainfsm.core.foreign import UNREADABLE
+from drainfsm.errors import ConfigError, SlotTakenError, StoreError
 from drainfsm.runtime.config import RunConfig
 from drainfsm.store import ObjectStore
 
@@ -27,10 +28,14 @@ def stored_token(store: ObjectStore) -> str:
 
     Raises:
         StoreUnreachableError: the store does not answer.
+        StoreError: what is kept there is no token.
     """
     with contextlib.suppress(SlotTakenError):
         store.put_if_absent(STORED_TOKEN, secrets.token_hex(NONCE_BYTES).encode())
-    return (store.get(STORED_TOKEN) or b"").decode()
+    try:
+        return (store.get(STORED_TOKEN) or b"").decode()
+    except UNREADABLE as error:
+        raise StoreError(f"{STORED_TOKEN} in {store.url} is no job token: remove it") from error
 
 
 def proof(token: str, *, by: str, theirs: bytes, own: bytes, claims: str) -> bytes:
