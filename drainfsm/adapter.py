@@ -7,12 +7,17 @@ returns an ``Adapter``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from drainfsm.core.notice import Notice
+
+
+def _wall_clock_unix_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class AdapterContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +31,7 @@ class AdapterContext(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str] = {}
     """The table ``[adapters.NAME]`` of drainfsm.toml, and ``DRAINFSM_ADAPTER_NAME_KEY``."""
 
-    now_unix_ms: Callable[[], int]
+    now_unix_ms: Callable[[], int] = _wall_clock_unix_ms
     """The agent's clock: ``received_unix_ms`` and deadlines are stated by it."""
 
 

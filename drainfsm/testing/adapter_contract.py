@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from drainfsm.adapter import AdapterContext, AdapterFactory
-from drainfsm.runtime.clock import Clock
 from drainfsm.testing.notice_sink import RecordingSink
 
 SETTLE_S = 0.2
@@ -24,7 +23,6 @@ def context_for(options: dict[str, str] | None = None) -> AdapterContext:
         node_count=1,
         grace_ms=30_000,
         options=options or {},
-        now_unix_ms=Clock().now_unix_ms,
     )
 
 

@@ -96,7 +96,6 @@ def made(
             node_count=2,
             grace_ms=20_000,
             options=options,
-            now_unix_ms=Clock().now_unix_ms,
         )
     )
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from drainfsm.adapter import Adapter, AdapterContext
-from drainfsm.runtime.clock import Clock
 from drainfsm.testing.metadata import (
     AlibabaMetadataServer,
     AwsMetadataServer,
@@ -190,7 +189,6 @@ def adapter_on(stage: Stage, options: dict[str, str] | None = None) -> Adapter:
         node_count=1,
         grace_ms=30_000,
         options={**stage.options, **(options or {})},
-        now_unix_ms=Clock().now_unix_ms,
     )
     variable = stage.server.variable
     before = os.environ.get(variable)
