@@ -14,7 +14,7 @@ from eventsourcing.application import Application
 from eventsourcing.domain import Aggregate, event
 
 from bench.harness import Case, Size, Topic, at_least, at_most, cpu_ns
-from bench.workload import attempts, drain, events, first_state, fold, walk
+from bench.workload import attempts, drain, events, fold, fresh_state, walk
 from drainfsm.core.codec import encode_lines
 from drainfsm.core.fold import Fold, evolve
 from drainfsm.core.records import Record
@@ -107,11 +107,11 @@ def _replay(path: Path, count: int) -> None:
 
 def _replay_by_hand(path: Path, parser: msgspec.json.Decoder[Record]) -> None:
     """The least that a reader of these bytes can do."""
-    epoch, state = 0, first_state()
+    epoch, state = 0, fresh_state()
     for line in path.read_bytes().splitlines():
         record = parser.decode(line)
         if record.epoch != epoch:
-            epoch, state = record.epoch, first_state()
+            epoch, state = record.epoch, fresh_state()
         for one in record.events:
             state = evolve(state, one)
 
@@ -125,7 +125,7 @@ def _ours(path: Path) -> None:
 def _by_hand(path: Path, parser: msgspec.json.Decoder[Record]) -> None:
     """The least that a reader of these bytes can do."""
     data = path.read_bytes()
-    at, state = read_header(data)[1], first_state()
+    at, state = read_header(data)[1], fresh_state()
     while at < len(data):
         length, checksum = PREFIX.unpack_from(data, at)
         payload = data[at + 8 : at + 8 + length]

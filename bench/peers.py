@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench.workload import events, first_state, walk
+from bench.workload import events, fresh_state, walk
 from drainfsm.core.fold import evolve
 from drainfsm.core.lifecycle import LIFECYCLE, Guard, acts_later
 from drainfsm.core.state import Phase
@@ -50,7 +50,7 @@ def transitions_guarded() -> tuple[Model, list[Step]]:
         auto_transitions=False,
         send_event=True,
     )
-    state, steps = first_state(), list[Step]()
+    state, steps = fresh_state(), list[Step]()
     for event in events():
         trigger = getattr(model, walk()[len(steps)][1])
         steps.append(_call(trigger, state=state, event=event))

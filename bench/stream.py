@@ -140,7 +140,7 @@ class Folds:
         self._fold = Fold(job_id=job_id, epoch=0)
 
     def read(self, record: Record) -> None:
-        if record.epoch != self._fold.state.epoch:
+        if record.epoch != self._fold.state.attempt.epoch:
             self._fold = Fold(job_id=self._job_id, epoch=record.epoch)
         assert self._fold.read(record)
         self.count += 1

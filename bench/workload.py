@@ -11,7 +11,7 @@ from drainfsm.core.codec import decode_lines, encode
 from drainfsm.core.events import Event, UnknownFact, kind_of
 from drainfsm.core.fold import Fold, evolve
 from drainfsm.core.records import Record
-from drainfsm.core.state import State
+from drainfsm.core.state import State, first_state
 
 HISTORIES = Path(__file__).parents[1] / "tests/replay/histories"
 HISTORY = HISTORIES / "signal_two_nodes_resumed_finished.jsonl"
@@ -33,7 +33,7 @@ def events() -> tuple[Event, ...]:
 @functools.cache
 def walk() -> tuple[tuple[str, str, str], ...]:
     """The drain as a table knows it: state before, event, state after."""
-    state = first_state()
+    state = fresh_state()
     steps = []
     for event in events():
         before, state = state, evolve(state, event)
@@ -41,8 +41,8 @@ def walk() -> tuple[tuple[str, str, str], ...]:
     return tuple(steps)
 
 
-def first_state() -> State:
-    return State(job_id=drain()[0].job_id, epoch=1)
+def fresh_state() -> State:
+    return first_state(job_id=drain()[0].job_id, epoch=1)
 
 
 def attempts(count: int) -> list[Record]:

@@ -24,7 +24,7 @@ from drainfsm.core.fold import Fold, evolve
 from drainfsm.core.lifecycle import LIFECYCLE, Guard
 from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.core.records import Record
-from drainfsm.core.state import Phase, State
+from drainfsm.core.state import Attempt, Drain, Phase, State
 from drainfsm.errors import EventRefusedError
 
 StateCallback = Callable[["DrainMachine"], None]
@@ -153,20 +153,30 @@ class DrainMachine:
         return self._model.state
 
     @property
-    def drain(self) -> State:
+    def attempt(self) -> Attempt:
+        """What the attempt runs with, what it committed, how it ended."""
+        return self._fold.state.attempt
+
+    @property
+    def drain(self) -> Drain | None:
+        """Its current drain, as it ended once that is over; None: no notice was accepted yet."""
+        return self._fold.state.drain
+
+    @property
+    def folded(self) -> State:
         """Everything that is known, folded from the records."""
         return self._fold.state
 
     @property
     def next_wake_unix_ms(self) -> int | None:
         """When ``tick`` wants to be called; None: time alone changes nothing."""
-        return next_wake_unix_ms(self.drain)
+        return next_wake_unix_ms(self.folded)
 
     @property
     def remaining_ms(self) -> int | None:
         """Time to the effective deadline; None: no drain was opened."""
-        deadline = self.drain.deadline_unix_ms
-        return None if deadline is None else deadline - self._now_unix_ms()
+        drain = self.drain
+        return None if drain is None else drain.deadline_unix_ms - self._now_unix_ms()
 
     # --- what a launcher hangs on ----------------------------------------------------------
 
@@ -238,14 +248,10 @@ class DrainMachine:
 
     def _handle(self, given: i.AnyInput) -> None:
         now_unix_ms = self._now_unix_ms()
-        events = decide(self.drain, given, now_unix_ms=now_unix_ms)
+        events = decide(self.folded, given, now_unix_ms=now_unix_ms)
         if not events:
             return
-        job_id, epoch, position = (
-            self.drain.job_id,
-            self.drain.epoch,
-            self._fold.position,
-        )
+        job_id, epoch, position = self.attempt.job_id, self.attempt.epoch, self._fold.position
         record = Record(
             id=f"{job_id}.{epoch}.{position}",
             job_id=job_id,
@@ -258,7 +264,7 @@ class DrainMachine:
             self._append(record)
         self.apply(record)
         for event in events:
-            for effect in effects_of(event, self.drain):
+            for effect in effects_of(event, self.folded):
                 self._run(effect)
 
     def _run(self, effect: AnyEffect) -> None:

@@ -48,7 +48,7 @@ def stage_of(state: State) -> Stage:
             return Stage.SAVING
         case Phase.DURABLE | Phase.PUBLISHED | Phase.LEAVING:
             return Stage.DURABLE
-        case Phase.NOTICED if state.hold_from_unix_ms is not None:
+        case Phase.NOTICED if state.current.hold is not None:
             return Stage.QUIESCED
         case _:
             return Stage.NOTICE
@@ -63,17 +63,19 @@ def budget_of(
     stage: Stage | None = None,
 ) -> Budget:
     """The rule for the drain as it stands, or for a deadline and skew about to be adopted."""
-    deadline = state.deadline_unix_ms if deadline_unix_ms is None else deadline_unix_ms
-    if deadline is None:
-        raise AssertionError("no drain is open")
+    attempt = state.attempt
+    if deadline_unix_ms is None:
+        deadline_unix_ms = state.current.deadline_unix_ms
+    if clock_skew_ms is None:
+        clock_skew_ms = state.current.clock_skew_ms
     return evaluate(
         stage=stage_of(state) if stage is None else stage,
         now_unix_ms=now_unix_ms,
-        deadline_unix_ms=deadline,
-        clock_skew_ms=state.clock_skew_ms if clock_skew_ms is None else clock_skew_ms,
-        allowances=state.allowances,
-        samples=state.samples,
-        load=state.load,
+        deadline_unix_ms=deadline_unix_ms,
+        clock_skew_ms=clock_skew_ms,
+        allowances=attempt.allowances,
+        samples=attempt.samples,
+        load=attempt.load,
     )
 
 
@@ -97,29 +99,34 @@ def quiesce_by_unix_ms(budget: Budget, *, quiesce_ms: int) -> int:
 def durable_by_unix_ms(state: State) -> int:
     """Latest instant at which the bytes must be durable for the commit still to fit."""
     budget = budget_of(state, now_unix_ms=0, stage=Stage.SAVING)
-    return state.usable_deadline_unix_ms - budget.needed_ms
+    return state.current.usable_deadline_unix_ms - budget.needed_ms
 
 
 def kill_by_unix_ms(state: State, *, now_unix_ms: int) -> int:
     """When agents kill what has not left: half the exit margin is theirs to reap and to exit."""
-    margin = state.allowances.exit_margin_ms
-    return min(state.usable_deadline_unix_ms - margin // 2, now_unix_ms + margin)
+    margin = state.attempt.allowances.exit_margin_ms
+    return min(state.current.usable_deadline_unix_ms - margin // 2, now_unix_ms + margin)
+
+
+def wait_until_unix_ms(state: State) -> int:
+    """End of the wait for what the ranks were asked: to hold, and to reach the stop step. Before
+    they are asked, the last instant at which they can still be told to leave."""
+    hold = state.current.hold
+    return state.leave_by_unix_ms if hold is None else hold.quiesce_by_unix_ms
 
 
 def next_wake_unix_ms(state: State) -> int | None:
     """When the core wants a ``Tick``; None: time alone changes nothing."""
     match state.phase:
         case Phase.SCHEDULED:
-            return state.act_at_unix_ms
-        case Phase.NOTICED if state.hold_from_unix_ms is None:
-            return state.leave_by_unix_ms
+            return state.current.act_at_unix_ms
         case Phase.NOTICED | Phase.QUIESCING:
-            return state.quiesce_by_unix_ms
+            return wait_until_unix_ms(state)
         case Phase.SAVING | Phase.STAGED:
             return durable_by_unix_ms(state)
         case Phase.QUIESCED | Phase.DURABLE:
             return state.leave_by_unix_ms
         case Phase.PUBLISHED | Phase.LEAVING:
-            return state.usable_deadline_unix_ms
+            return state.current.usable_deadline_unix_ms
         case _:
             return None

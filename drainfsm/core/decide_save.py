@@ -7,7 +7,7 @@ from drainfsm.core import inputs as i
 from drainfsm.core.budget import Budget, Sample, Stage
 from drainfsm.core.deadline import budget_of
 from drainfsm.core.draft import Draft, reject
-from drainfsm.core.state import SAVE_UNDER_WAY, Phase, State, generation_id
+from drainfsm.core.state import SAVE_UNDER_WAY, DrainSave, Phase, State, generation_id, known
 
 
 def does_not_fit(budget: Budget) -> str:
@@ -35,16 +35,15 @@ def decide_save(draft: Draft) -> None:
     if not budget.fits:
         skip(draft, does_not_fit(budget), budget=budget)
         return
-    step = state.stop_step
-    if step is None:
-        raise AssertionError("ranks quiesced without a stop step")
-    generation = generation_id(epoch=state.epoch, step=step, saver=f"d{state.drain_count}")
+    step = known(state.stop).step
+    saver = f"d{draft.drain.number}"
+    generation = generation_id(epoch=state.attempt.epoch, step=step, saver=saver)
     draft.add(e.SaveDecided(generation_id=generation, step=step, budget=budget))
     draft.add(e.SaveStarted(generation_id=generation, step=step, budget=budget))
 
 
 def skip(draft: Draft, reason: str, *, budget: Budget) -> None:
-    committed = draft.state.committed
+    committed = draft.state.attempt.committed
     draft.add(
         e.SaveSkipped(
             reason=reason,
@@ -64,10 +63,10 @@ def give_up(draft: Draft, reason: str, *, memory: e.MemoryShortage | None = None
     if state.phase in (Phase.NOTICED, Phase.QUIESCING, Phase.QUIESCED):
         skip(draft, reason, budget=budget)
     elif state.phase in SAVE_UNDER_WAY:
-        committed = state.committed
+        committed = state.attempt.committed
         draft.add(
             e.SaveAbandoned(
-                generation_id=state.generation_id or "",
+                generation_id=known(state.save).generation_id,
                 reason=reason,
                 budget=budget,
                 restore_generation_id=committed.generation_id if committed else None,
@@ -80,7 +79,7 @@ def give_up(draft: Draft, reason: str, *, memory: e.MemoryShortage | None = None
 def recheck(draft: Draft) -> None:
     """The rule once more, with the terms that are still to come (a shrink, or time passed)."""
     state = draft.state
-    if state.phase is Phase.NOTICED and state.hold_from_unix_ms is None:
+    if state.phase is Phase.NOTICED and draft.drain.hold is None:
         return  # evaluated when the cordon is done
     if state.phase in (Phase.NOTICED, Phase.QUIESCING, Phase.QUIESCED, *SAVE_UNDER_WAY):
         budget = budget_of(state, now_unix_ms=draft.now_unix_ms)
@@ -89,8 +88,8 @@ def recheck(draft: Draft) -> None:
 
 
 def report_staged(draft: Draft, given: i.ReportStaged) -> None:
-    state = draft.state
-    if not _concerns_save(draft, given) or state.phase is not Phase.SAVING:
+    state, save = draft.state, _save_of(draft, given)
+    if save is None or state.phase is not Phase.SAVING:
         return
     _require_all_ranks(state, given, given.rank_count)
     draft.add(
@@ -98,15 +97,15 @@ def report_staged(draft: Draft, given: i.ReportStaged) -> None:
             generation_id=given.generation_id,
             staged_bytes=given.staged_bytes,
             rank_count=given.rank_count,
-            staged_ms=_since_start_ms(draft),
+            staged_ms=draft.now_unix_ms - save.from_unix_ms,
         )
     )
     recheck(draft)
 
 
 def report_durable(draft: Draft, given: i.ReportDurable) -> None:
-    state = draft.state
-    if not _concerns_save(draft, given):
+    state, save = draft.state, _save_of(draft, given)
+    if save is None:
         return
     if state.phase is Phase.SAVING:
         raise reject(state, given, "the bytes were not reported staged")
@@ -121,26 +120,27 @@ def report_durable(draft: Draft, given: i.ReportDurable) -> None:
             generation_id=given.generation_id,
             durable_bytes=given.durable_bytes,
             file_count=given.file_count,
-            durable_ms=_since_start_ms(draft),
+            durable_ms=draft.now_unix_ms - save.from_unix_ms,
         )
     )
 
 
 def report_verified(draft: Draft, given: i.ReportVerified) -> None:
-    state = draft.state
-    if not _concerns_save(draft, given):
+    state, save = draft.state, _save_of(draft, given)
+    if save is None:
         return
     if state.phase in (Phase.SAVING, Phase.STAGED):
         raise reject(state, given, "the bytes were not reported durable")
-    if state.phase is not Phase.DURABLE or state.verified:
+    if state.phase is not Phase.DURABLE or save.verified:
         return
+    written = known(save.written)
     counts = (given.verified_count, given.expected_count, given.verified_bytes)
-    if counts != (state.file_count, state.file_count, state.durable_bytes):
+    if counts != (written.file_count, written.file_count, written.total_bytes):
         give_up(
             draft,
             f"verified {given.verified_count} of {given.expected_count} files and "
-            f"{given.verified_bytes} bytes; the ranks reported {state.file_count} files and "
-            f"{state.durable_bytes} bytes",
+            f"{given.verified_bytes} bytes; the ranks reported {written.file_count} files and "
+            f"{written.total_bytes} bytes",
         )
         return
     draft.add(
@@ -149,7 +149,7 @@ def report_verified(draft: Draft, given: i.ReportVerified) -> None:
             expected_count=given.expected_count,
             verified_count=given.verified_count,
             verified_bytes=given.verified_bytes,
-            verify_ms=draft.now_unix_ms - (state.durable_at_unix_ms or draft.now_unix_ms),
+            verify_ms=draft.now_unix_ms - written.at_unix_ms,
         )
     )
     recheck(draft)
@@ -157,29 +157,28 @@ def report_verified(draft: Draft, given: i.ReportVerified) -> None:
 
 def report_published(draft: Draft, given: i.ReportPublished) -> None:
     """The commit record exists, whatever was decided meanwhile: that is a fact."""
-    state = draft.state
-    if not _concerns_save(draft, given):
+    state, save = draft.state, _save_of(draft, given)
+    if save is None:
         return
-    if not state.verified:
+    if save.written is None or not save.verified:
         raise reject(state, given, "the entries were not verified")
-    commit_ms = draft.now_unix_ms - (state.durable_at_unix_ms or draft.now_unix_ms)
+    commit_ms = draft.now_unix_ms - save.written.at_unix_ms
     sample = Sample(
-        world_size=state.world_size,
-        save_bytes=state.durable_bytes,
-        store=state.store,
-        durable_ms=(state.durable_at_unix_ms or 0) - (state.save_from_unix_ms or 0),
+        world_size=state.attempt.world_size,
+        save_bytes=save.written.total_bytes,
+        store=state.attempt.store,
+        durable_ms=save.written.at_unix_ms - save.from_unix_ms,
         commit_ms=commit_ms,
-        quiesce_ms=state.quiesce_ms,
+        quiesce_ms=known(state.stop).quiesce_ms,
     )
-    step = state.stop_step or 0
     if state.phase is Phase.DURABLE:
         draft.add(
             e.ManifestPublished(
                 generation_id=given.generation_id,
                 manifest_digest=given.manifest_digest,
                 slot=given.slot,
-                step=step,
-                world_size=state.world_size,
+                step=save.step,
+                world_size=state.attempt.world_size,
                 commit_ms=commit_ms,
                 sample=sample,
             )
@@ -190,14 +189,14 @@ def report_published(draft: Draft, given: i.ReportPublished) -> None:
                 generation_id=given.generation_id,
                 manifest_digest=given.manifest_digest,
                 slot=given.slot,
-                step=step,
+                step=save.step,
                 sample=sample,
             )
         )
 
 
 def report_save_failed(draft: Draft, given: i.ReportSaveFailed) -> None:
-    if _concerns_save(draft, given) and draft.state.phase in SAVE_UNDER_WAY:
+    if _save_of(draft, given) is not None and draft.state.phase in SAVE_UNDER_WAY:
         give_up(draft, given.reason, memory=given.memory)
 
 
@@ -231,7 +230,8 @@ def report_checkpoint_failed(draft: Draft, given: i.ReportCheckpointFailed) -> N
 
 
 def _committed(state: State, generation: str) -> bool:
-    return state.committed is not None and state.committed.generation_id == generation
+    committed = state.attempt.committed
+    return committed is not None and committed.generation_id == generation
 
 
 SaveReport = (
@@ -239,24 +239,22 @@ SaveReport = (
 )
 
 
-def _concerns_save(draft: Draft, given: SaveReport) -> bool:
-    """False for a late report of a drain that is over; a report of no save at all is refused."""
-    state = draft.state
-    if state.generation_id is None:
+def _save_of(draft: Draft, given: SaveReport) -> DrainSave | None:
+    """The save that the report is about; None: it is a late one of a drain that is over.
+
+    Raises:
+        InputRejectedError: a report of no save at all, or of another one.
+    """
+    state, save = draft.state, draft.state.save
+    if save is None:
         raise reject(state, given, "no save was started")
-    if given.generation_id != state.generation_id:
+    if given.generation_id != save.generation_id:
         raise reject(
-            state,
-            given,
-            f"{given.generation_id} is not the drain's save {state.generation_id}",
+            state, given, f"{given.generation_id} is not the drain's save {save.generation_id}"
         )
-    return not state.phase.over
+    return None if state.phase.over else save
 
 
 def _require_all_ranks(state: State, given: SaveReport, rank_count: int) -> None:
-    if rank_count != state.world_size:
-        raise reject(state, given, f"{rank_count} rank(s) of {state.world_size} reported")
-
-
-def _since_start_ms(draft: Draft) -> int:
-    return draft.now_unix_ms - (draft.state.save_from_unix_ms or draft.now_unix_ms)
+    if rank_count != state.attempt.world_size:
+        raise reject(state, given, f"{rank_count} rank(s) of {state.attempt.world_size} reported")

@@ -13,22 +13,23 @@ from drainfsm.core.deadline import (
     latest_safe_start_unix_ms,
     notice_deadline_unix_ms,
     quiesce_by_unix_ms,
+    wait_until_unix_ms,
 )
 from drainfsm.core.draft import Draft, reject
 from drainfsm.core.notice import Notice, NoticeClass
-from drainfsm.core.state import HeldNotice, Phase, State, merge
+from drainfsm.core.state import Drain, HeldNotice, Phase, State, Stop, known, merge
 
 
 def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
     """The first notice opens a drain; any other is recorded, and the earliest deadline wins."""
     state, notice = draft.state, given.notice
-    if state.phase in (Phase.EXITED, Phase.LOST) or state.exit_code is not None:
+    if state.phase in (Phase.EXITED, Phase.LOST) or state.attempt.exit_code is not None:
         return
-    held = state.notices.get(notice.identity) if state.phase.active else None
+    held = draft.drain.notices.get(notice.identity) if state.phase.active else None
     deadline = notice_deadline_unix_ms(
-        notice, grace_ms=state.grace_ms, now_unix_ms=draft.now_unix_ms
+        notice, grace_ms=state.attempt.grace_ms, now_unix_ms=draft.now_unix_ms
     )
-    if held is not None and _adds_nothing(state, held, notice, deadline_unix_ms=deadline):
+    if held is not None and _adds_nothing(draft.drain, held, notice, deadline_unix_ms=deadline):
         return
     _accept(draft, notice, deadline_unix_ms=deadline)
     if draft.state.phase is Phase.SCHEDULED:
@@ -37,30 +38,28 @@ def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
         saving.recheck(draft)
 
 
-def _adds_nothing(state: State, held: HeldNotice, notice: Notice, *, deadline_unix_ms: int) -> bool:
+def _adds_nothing(drain: Drain, held: HeldNotice, notice: Notice, *, deadline_unix_ms: int) -> bool:
     merged = merge(held, notice, deadline_unix_ms=deadline_unix_ms)
-    return merged == held and notice.clock_skew_ms <= state.clock_skew_ms
+    return merged == held and notice.clock_skew_ms <= drain.clock_skew_ms
 
 
 def _accept(draft: Draft, notice: Notice, *, deadline_unix_ms: int) -> None:
     state, now = draft.state, draft.now_unix_ms
-    opens = not state.phase.active
-    before = None if opens else state.deadline_unix_ms
+    attempt, drain = state.attempt, state.drain if state.phase.active else None
+    before = None if drain is None else drain.deadline_unix_ms
     effective = deadline_unix_ms if before is None else min(before, deadline_unix_ms)
-    skew = max(
-        state.allowances.clock_skew_ms if opens else state.clock_skew_ms,
-        notice.clock_skew_ms,
-    )
+    known_skew = attempt.allowances.clock_skew_ms if drain is None else drain.clock_skew_ms
+    skew = max(known_skew, notice.clock_skew_ms)
     budget = budget_of(state, now_unix_ms=now, deadline_unix_ms=effective, clock_skew_ms=skew)
     act_at = now
     if notice.notice_class is NoticeClass.SOFT:
         act_at = latest_safe_start_unix_ms(
-            budget, schedule_slack_ms=state.allowances.schedule_slack_ms
+            budget, schedule_slack_ms=attempt.allowances.schedule_slack_ms
         )
-    drain_count = state.drain_count + 1 if opens else state.drain_count
+    number = state.drain_count + 1 if drain is None else drain.number
     draft.add(
         e.NoticeReceived(
-            drain_id=f"{state.job_id}/{state.epoch}/{drain_count}",
+            drain_id=f"{attempt.job_id}/{attempt.epoch}/{number}",
             notice=notice,
             deadline_unix_ms=deadline_unix_ms,
             effective_deadline_unix_ms=effective,
@@ -84,9 +83,9 @@ def _accept(draft: Draft, notice: Notice, *, deadline_unix_ms: int) -> None:
 def _due(draft: Draft) -> None:
     """A scheduled drain acts as soon as a HARD notice is in it, or its time has come."""
     state, now = draft.state, draft.now_unix_ms
-    if state.has_hard_notice:
+    if draft.drain.has_hard_notice:
         reason = "hard notice"
-    elif now >= state.act_at_unix_ms:
+    elif now >= draft.drain.act_at_unix_ms:
         reason = "latest safe start"
     else:
         return
@@ -96,34 +95,36 @@ def _due(draft: Draft) -> None:
 def withdraw_notice(draft: Draft, given: i.WithdrawNotice) -> None:
     """SOFT notices can be taken back; with the last of them the drain is called off."""
     state = draft.state
-    held = state.notices.get(f"{given.source}/{given.native_id}")
-    if held is None or held.withdrawn or not state.phase.active:
+    if not state.phase.active:
+        return
+    held = draft.drain.notices.get(f"{given.source}/{given.native_id}")
+    if held is None or held.withdrawn:
         return
     if held.notice.notice_class is NoticeClass.HARD:
         raise reject(state, given, f"{held.notice.identity} is HARD and cannot be withdrawn")
     draft.add(
         e.NoticeWithdrawn(source=given.source, native_id=given.native_id, reason=given.reason)
     )
-    if draft.state.all_withdrawn and state.phase in (Phase.SCHEDULED, Phase.NOTICED):
+    if draft.drain.all_withdrawn and state.phase in (Phase.SCHEDULED, Phase.NOTICED):
         draft.add(e.DrainCancelled(reason=given.reason or "every notice was withdrawn"))
 
 
 def report_cordon(draft: Draft, given: i.ReportCordon) -> None:
     """The notice has been handled: evaluate the rule, then ask the ranks to stop."""
     state, now = draft.state, draft.now_unix_ms
-    if given.drain_id not in ("", state.drain_id):
+    if not _of_this_drain(state, given.drain_id):
         return
-    if state.cordon is not None or state.phase is Phase.CANCELLED or state.phase.over:
+    if state.phase.over or (state.drain is not None and state.drain.cordon is not None):
         return
     if state.phase not in (Phase.NOTICED, Phase.LEAVING):
         raise reject(state, given, "no cordon was asked for")
-    budget = budget_of(state, now_unix_ms=now)
+    budget, quiesce_ms = budget_of(state, now_unix_ms=now), state.attempt.allowances.quiesce_ms
     draft.add(
         e.NodeCordoned(
             outcome=given.outcome,
             duration_ms=given.duration_ms,
             detail=given.detail,
-            quiesce_by_unix_ms=quiesce_by_unix_ms(budget, quiesce_ms=state.allowances.quiesce_ms),
+            quiesce_by_unix_ms=quiesce_by_unix_ms(budget, quiesce_ms=quiesce_ms),
             budget=budget,
         )
     )
@@ -134,13 +135,14 @@ def report_cordon(draft: Draft, given: i.ReportCordon) -> None:
 def report_positions(draft: Draft, given: i.ReportPositions) -> None:
     """Every rank is held at its next boundary: the stop step is the highest step + 1."""
     state = draft.state
-    if given.drain_id not in ("", state.drain_id):
+    if not _of_this_drain(state, given.drain_id):
         return
     if state.phase is not Phase.NOTICED:
         if state.phase is Phase.IDLE or state.phase is Phase.SCHEDULED:
             raise reject(state, given, "no rank was asked to hold")
         return
-    if state.hold_from_unix_ms is None:
+    hold = draft.drain.hold
+    if hold is None:
         raise reject(state, given, "the cordon comes before ranks are asked to stop")
     _require_world(state, given)
     stop_step = max(position.max_step for position in given.positions) + 1
@@ -151,27 +153,29 @@ def report_positions(draft: Draft, given: i.ReportPositions) -> None:
     draft.add(
         e.StopStepAgreed(
             stop_step=stop_step,
-            world_size=state.world_size,
+            world_size=state.attempt.world_size,
             nodes=tuple(
                 e.NodeSteps(node=p.node, ranks=p.ranks, min_step=p.min_step, max_step=p.max_step)
                 for p in sorted(given.positions, key=lambda p: p.node)
             ),
             step_ms=max(position.step_ms for position in given.positions),
             accumulation=given.accumulation,
-            quiesce_by_unix_ms=state.quiesce_by_unix_ms,
+            quiesce_by_unix_ms=hold.quiesce_by_unix_ms,
             budget=budget,
         )
     )
 
 
+def _of_this_drain(state: State, drain_id: str) -> bool:
+    """False for the answer to a drain that was called off. Empty: of the present one."""
+    return not drain_id or (state.drain is not None and state.drain.drain_id == drain_id)
+
+
 def _require_world(state: State, given: i.ReportPositions) -> None:
     ranks = sorted(rank for position in given.positions for rank in position.ranks)
-    if ranks != list(range(state.world_size)) or not ranks:
-        raise reject(
-            state,
-            given,
-            f"positions of {len(ranks)} rank(s), world of {state.world_size}",
-        )
+    world_size = state.attempt.world_size
+    if ranks != list(range(world_size)) or not ranks:
+        raise reject(state, given, f"positions of {len(ranks)} rank(s), world of {world_size}")
     if len({position.node for position in given.positions}) != len(given.positions):
         raise reject(state, given, "two positions of one node")
 
@@ -186,7 +190,7 @@ def _unreachable(
     """Why the stop step cannot be reached in time; empty if it can, as far as is known."""
     if not budget.fits:
         return saving.does_not_fit(budget)
-    left_ms = draft.state.quiesce_by_unix_ms - draft.now_unix_ms
+    left_ms = wait_until_unix_ms(draft.state) - draft.now_unix_ms
     for position in positions:
         if position.busy_for_ms is not None and position.busy_for_ms > left_ms:
             return (
@@ -204,30 +208,33 @@ def _unreachable(
 
 def report_quiesced(draft: Draft, given: i.ReportQuiesced) -> None:
     """One node's ranks hold at the agreed step; with the last node the save is decided."""
-    state = draft.state
+    state, stop = draft.state, draft.state.stop
+    if stop is None:
+        raise reject(state, given, "no stop step is agreed")
     if state.phase is not Phase.QUIESCING:
-        if state.stop_step is None:
-            raise reject(state, given, "no stop step is agreed")
         return
-    if given.step != state.stop_step:
-        raise reject(state, given, f"step {given.step} is not the agreed step {state.stop_step}")
-    ranks = _expected_ranks(state, given.node)
+    if given.step != stop.step:
+        raise reject(state, given, f"step {given.step} is not the agreed step {stop.step}")
+    ranks = _expected_ranks(stop, given.node)
     if ranks != given.ranks:
         raise reject(state, given, f"node {given.node} has ranks {ranks}")
-    if given.node in state.quiesced_nodes:
+    if given.node not in stop.waiting:
         return
     draft.add(e.RankQuiesced(node=given.node, ranks=given.ranks, step=given.step))
-    if len(draft.state.quiesced_nodes) < len(state.expected):
+    if known(draft.state.stop).waiting:
         return
-    quiesce_ms = draft.now_unix_ms - (state.hold_from_unix_ms or draft.now_unix_ms)
-    draft.add(e.RanksQuiesced(step=given.step, rank_count=state.world_size, quiesce_ms=quiesce_ms))
+    draft.add(
+        e.RanksQuiesced(
+            step=given.step, rank_count=state.attempt.world_size, quiesce_ms=draft.waited_ms
+        )
+    )
     saving.decide_save(draft)
 
 
-def _expected_ranks(state: State, node: int) -> tuple[int, ...] | None:
-    """Those of one node; None: it is not among the expected. They stand in order of the nodes."""
-    at = bisect_left(state.expected, node, key=lambda steps: steps.node)
-    found = state.expected[at : at + 1]
+def _expected_ranks(stop: Stop, node: int) -> tuple[int, ...] | None:
+    """Those of one node; None: it is not among the expected."""
+    at = bisect_left(stop.nodes, node, key=lambda steps: steps.node)
+    found = stop.nodes[at : at + 1]
     return found[0].ranks if found and found[0].node == node else None
 
 
@@ -236,13 +243,9 @@ def expire(draft: Draft, missing: tuple[e.MissingRank, ...]) -> None:
     state, now = draft.state, draft.now_unix_ms
     if state.phase not in (Phase.NOTICED, Phase.QUIESCING):
         return
-    limit = state.quiesce_by_unix_ms
-    if state.hold_from_unix_ms is None:
-        limit = state.leave_by_unix_ms
-    if now < limit:
+    if now < wait_until_unix_ms(state):
         return
-    if state.hold_from_unix_ms is not None:
-        waited_ms = now - state.hold_from_unix_ms
-        draft.add(e.QuiesceTimedOut(missing=missing, waited_ms=waited_ms))
+    if draft.drain.hold is not None:
+        draft.add(e.QuiesceTimedOut(missing=missing, waited_ms=draft.waited_ms))
     names = ", ".join(f"{m.rank} ({m.phase})" for m in missing[:8]) or "unknown"
     saving.give_up(draft, f"rank(s) {names} did not stop in time")

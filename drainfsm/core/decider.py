@@ -31,7 +31,7 @@ def decide(state: State, given: i.AnyInput, *, now_unix_ms: int) -> tuple[Event,
         InputRejectedError: the input makes no sense in the present state.
         NoticeRejectedError: the notice's deadline cannot be acted on.
     """
-    if not state.started and not isinstance(given, i.StartAttempt):
+    if not state.attempt.started and not isinstance(given, i.StartAttempt):
         raise reject(state, given, "the attempt has not started")
     draft = Draft(state, now_unix_ms=now_unix_ms)
     HANDLERS[type(given)](draft, given)
@@ -40,10 +40,10 @@ def decide(state: State, given: i.AnyInput, *, now_unix_ms: int) -> tuple[Event,
 
 def _start_attempt(draft: Draft, given: i.StartAttempt) -> None:
     state = draft.state
-    if state.started:
-        if state.attempt_id == given.attempt_id:
+    if state.attempt.started:
+        if state.attempt.attempt_id == given.attempt_id:
             return
-        raise reject(state, given, f"attempt {state.attempt_id} has started already")
+        raise reject(state, given, f"attempt {state.attempt.attempt_id} has started already")
     draft.add(
         e.AttemptStarted(
             attempt_id=given.attempt_id,
@@ -77,26 +77,26 @@ def _form_world(draft: Draft, given: i.FormWorld) -> None:
         Phase.CANCELLED,
     ):
         return
-    save_bytes = given.save_bytes
-    if state.world_size != given.world_size or state.restart != given.restart:
-        if not save_bytes and state.world_size == given.world_size:
-            save_bytes = state.save_bytes  # of the ranks that were there before
+    attempt, save_bytes = state.attempt, given.save_bytes
+    if attempt.world_size != given.world_size or attempt.restart != given.restart:
+        if not save_bytes and attempt.world_size == given.world_size:
+            save_bytes = attempt.save_bytes  # of the ranks that were there before
         draft.add(
             e.WorldFormed(world_size=given.world_size, save_bytes=save_bytes, restart=given.restart)
         )
-    elif save_bytes not in (0, state.save_bytes):
+    elif save_bytes not in (0, attempt.save_bytes):
         draft.add(e.CheckpointSized(save_bytes=save_bytes))
 
 
 def _requeue_recorded(draft: Draft, given: i.ReportRequeueRecorded) -> None:
-    if draft.state.requeue is None:
+    if draft.state.attempt.requeue is None:
         draft.add(e.RequeueRecorded(record=given.record, error=given.error))
 
 
 def _exited(draft: Draft, given: i.ReportExited) -> None:
     """No rank is left: the end of a drain, or of a job that ended by itself."""
     state = draft.state
-    if state.exit_code is not None or state.phase in (Phase.EXITED, Phase.LOST):
+    if state.attempt.exit_code is not None or state.phase in (Phase.EXITED, Phase.LOST):
         return
     if not state.phase.active:
         draft.add(e.AttemptFinished(exit_code=given.exit_code))
@@ -106,7 +106,7 @@ def _exited(draft: Draft, given: i.ReportExited) -> None:
 
 
 def exit_now(draft: Draft, *, exit_code: int, nodes: tuple[e.NodeExit, ...]) -> None:
-    remaining_ms = (draft.state.deadline_unix_ms or 0) - draft.now_unix_ms
+    remaining_ms = draft.drain.deadline_unix_ms - draft.now_unix_ms
     draft.add(e.Exited(exit_code=exit_code, nodes=nodes, remaining_ms=remaining_ms))
 
 
@@ -115,30 +115,30 @@ def _ranks_lost(draft: Draft, given: i.ReportRanksLost) -> None:
     state = draft.state
     match state.phase:
         case Phase.NOTICED | Phase.QUIESCING:
-            waited_ms = draft.now_unix_ms - (state.hold_from_unix_ms or draft.now_unix_ms)
-            draft.add(e.QuiesceTimedOut(missing=given.missing, waited_ms=waited_ms))
+            draft.add(e.QuiesceTimedOut(missing=given.missing, waited_ms=draft.waited_ms))
             saving.give_up(draft, given.reason)
         case Phase.QUIESCED | Phase.SAVING | Phase.STAGED:
             saving.give_up(draft, given.reason)
         case Phase.IDLE | Phase.CANCELLED | Phase.SCHEDULED:
-            if given.node_lost and state.exit_code is None:
-                draft.add(e.AttemptLost(epoch=state.epoch, reason=given.reason))
+            if given.node_lost and state.attempt.exit_code is None:
+                draft.add(e.AttemptLost(epoch=state.attempt.epoch, reason=given.reason))
         case _:
             pass
 
 
 def _fenced(draft: Draft, given: i.ReportFenced) -> None:
     state = draft.state
-    if given.by_epoch <= state.epoch:
-        raise reject(state, given, f"epoch {given.by_epoch} is not newer than {state.epoch}")
-    if state.fenced_by is not None:
+    epoch = state.attempt.epoch
+    if given.by_epoch <= epoch:
+        raise reject(state, given, f"epoch {given.by_epoch} is not newer than {epoch}")
+    if state.attempt.fenced_by is not None:
         return
     draft.add(e.AttemptFenced(by_epoch=given.by_epoch))
     reason = f"epoch {given.by_epoch} has claimed the job"
     if state.phase not in (Phase.IDLE, Phase.CANCELLED, Phase.SCHEDULED):
         saving.give_up(draft, reason)
-    elif state.exit_code is None:
-        draft.add(e.AttemptLost(epoch=state.epoch, reason=reason))
+    elif state.attempt.exit_code is None:
+        draft.add(e.AttemptLost(epoch=state.attempt.epoch, reason=reason))
 
 
 def _restored(draft: Draft, given: i.ReportRestored) -> None:
@@ -172,7 +172,7 @@ def _restore_refused(draft: Draft, given: i.ReportRestoreRefused) -> None:
 
 def _healthy_step(draft: Draft, given: i.ReportHealthyStep) -> None:
     state = draft.state
-    if state.healthy_step is None and not state.phase.over:
+    if state.attempt.healthy_step is None and not state.phase.over:
         draft.add(e.HealthyStepReached(step=given.step))
 
 
@@ -195,11 +195,11 @@ def _tick(draft: Draft, given: i.Tick) -> None:
     state, now = draft.state, draft.now_unix_ms
     if not state.phase.active:
         return
-    if state.phase is Phase.SCHEDULED and now >= state.act_at_unix_ms:
+    if state.phase is Phase.SCHEDULED and now >= draft.drain.act_at_unix_ms:
         draft.add(e.DrainDue(reason="latest safe start", budget=budget_of(state, now_unix_ms=now)))
     stopping.expire(draft, given.missing)
     saving.recheck(draft)
-    if draft.state.phase.active and now >= draft.state.usable_deadline_unix_ms:
+    if draft.state.phase.active and now >= draft.drain.usable_deadline_unix_ms:
         saving.give_up(draft, "the deadline has come")
         exit_now(draft, exit_code=EX_TEMPFAIL, nodes=())
 

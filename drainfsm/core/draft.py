@@ -5,7 +5,7 @@ from __future__ import annotations
 from drainfsm.core.events import Event
 from drainfsm.core.fold import evolve
 from drainfsm.core.inputs import Input
-from drainfsm.core.state import State
+from drainfsm.core.state import Drain, State
 from drainfsm.errors import InputRejectedError
 
 
@@ -16,6 +16,17 @@ class Draft:
         self.state = state
         self.now_unix_ms = now_unix_ms
         self.events: list[Event] = []
+
+    @property
+    def drain(self) -> Drain:
+        """The open one."""
+        return self.state.current
+
+    @property
+    def waited_ms(self) -> int:
+        """Since the ranks were asked to hold; 0: they were not."""
+        hold = self.drain.hold
+        return 0 if hold is None else self.now_unix_ms - hold.from_unix_ms
 
     def add(self, event: Event) -> None:
         self.state = evolve(self.state, event)

@@ -11,9 +11,9 @@ from typing import TypeAlias
 import msgspec
 
 from drainfsm.core import events as e
-from drainfsm.core.deadline import durable_by_unix_ms, kill_by_unix_ms
+from drainfsm.core.deadline import durable_by_unix_ms, kill_by_unix_ms, wait_until_unix_ms
 from drainfsm.core.decider import EX_TEMPFAIL
-from drainfsm.core.state import Phase, State
+from drainfsm.core.state import Phase, State, known
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,8 @@ class RecordRequeue(Effect, frozen=True, kw_only=True):
 class LeaveRanks(Effect, frozen=True, kw_only=True):
     """Every rank leaves; agents kill what is left at ``kill_by_unix_ms``."""
 
-    kill_by_unix_ms: int
+    kill_by_unix_ms: int | None
+    """None: at once."""
 
 
 AnyEffect: TypeAlias = (
@@ -88,12 +89,12 @@ AnyEffect: TypeAlias = (
 def effects_of(event: e.Event, state: State) -> tuple[AnyEffect, ...]:
     """What ``event`` asks for, given the state after the record that holds it."""
     match event:
-        case e.NoticeReceived() if state.phase is Phase.NOTICED and len(state.notices) == 1:
-            return (CordonNodes(nodes=state.target_nodes),)
+        case e.NoticeReceived() if state.phase is Phase.NOTICED and len(state.current.notices) == 1:
+            return (CordonNodes(nodes=state.current.target_nodes),)
         case e.DrainDue():
-            return (CordonNodes(nodes=state.target_nodes),)
+            return (CordonNodes(nodes=state.current.target_nodes),)
         case e.NodeCordoned() if state.phase is Phase.NOTICED:
-            return (HoldRanks(answer_by_unix_ms=state.quiesce_by_unix_ms),)
+            return (HoldRanks(answer_by_unix_ms=wait_until_unix_ms(state)),)
         case e.StopStepAgreed():
             return (
                 ReleaseTo(
@@ -119,16 +120,17 @@ def effects_of(event: e.Event, state: State) -> tuple[AnyEffect, ...]:
         case e.SaveSkipped():
             return _leave(state, now_unix_ms=event.budget.now_unix_ms)
         case e.ManifestPublished():
-            durable_at_unix_ms = state.durable_at_unix_ms or 0
-            return _leave(state, now_unix_ms=durable_at_unix_ms + event.commit_ms)
+            written = known(known(state.save).written)
+            return _leave(state, now_unix_ms=written.at_unix_ms + event.commit_ms)
         case e.DrainCancelled():
             return (ResumeTraining(),)
         case e.AttemptLost() if state.phase is Phase.LOST:
-            return (RecordRequeue(cause="lost"), LeaveRanks(kill_by_unix_ms=0))
+            return (RecordRequeue(cause="lost"), LeaveRanks(kill_by_unix_ms=None))
         case e.AttemptFinished():
             return (RecordRequeue(cause=_own_end(event.exit_code)),)
-        case e.Exited(exit_code=code) if state.requeue is None:
-            return (RecordRequeue(cause=state.cause if code == EX_TEMPFAIL else _own_end(code)),)
+        case e.Exited(exit_code=code) if state.attempt.requeue is None:
+            cause = state.current.cause if code == EX_TEMPFAIL else _own_end(code)
+            return (RecordRequeue(cause=cause),)
         case _:
             return ()
 
@@ -140,4 +142,4 @@ def _own_end(exit_code: int) -> str:
 
 def _leave(state: State, *, now_unix_ms: int) -> tuple[AnyEffect, ...]:
     kill_by = kill_by_unix_ms(state, now_unix_ms=now_unix_ms)
-    return (RecordRequeue(cause=state.cause), LeaveRanks(kill_by_unix_ms=kill_by))
+    return (RecordRequeue(cause=state.current.cause), LeaveRanks(kill_by_unix_ms=kill_by))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec.structs import replace
-
 from drainfsm.core.events import UnknownFact
 from drainfsm.core.handlers import HANDLERS, Handler
 from drainfsm.core.lifecycle import TABLE, Guard, refusal
 from drainfsm.core.records import Content, Record
-from drainfsm.core.state import Phase, State
+from drainfsm.core.state import Attempt, Drain, Phase, State, first_state
 
 Row = tuple[Phase, Guard | None, Handler]
 Route = tuple[Phase, Guard | None, Handler, tuple[Row, ...]]
@@ -25,19 +23,19 @@ def evolve(state: State, event: Content) -> State:
     """
     dest, guard, handler, others = ROUTES[type(event)][state.phase]
     if guard is None or guard(state, event):
-        return handler(state, event, dest)
+        return handler(state.attempt, state.drain, event, dest)
     return _by_another(others, state, event)
 
 
 def _by_another(rows: tuple[Row, ...], state: State, event: Content) -> State:
     for dest, guard, handler in rows:
         if guard is None or guard(state, event):
-            return handler(state, event, dest)
+            return handler(state.attempt, state.drain, event, dest)
     raise refusal(state, event)
 
 
-def _only_moves(state: State, event: Content, dest: Phase) -> State:
-    return state if dest is state.phase else replace(state, phase=dest)
+def _only_moves(attempt: Attempt, drain: Drain | None, event: Content, dest: Phase) -> State:
+    return State(attempt, drain, dest)
 
 
 def _not_in_the_table(state: State, event: Content) -> bool:
@@ -73,7 +71,7 @@ class Fold:
     """
 
     def __init__(self, *, job_id: str, epoch: int) -> None:
-        self.state = State(job_id=job_id, epoch=epoch)
+        self.state = first_state(job_id=job_id, epoch=epoch)
         self.position = 0
         """Records that counted: what the next record must follow."""
 
@@ -95,7 +93,7 @@ class Fold:
             EventRefusedError: the state is that before the record which is refused.
         """
         state, position, seen = self.state, self.position, self._seen
-        job_id, epoch, before = state.job_id, state.epoch, position
+        job_id, epoch, before = state.attempt.job_id, state.attempt.epoch, position
         try:
             for record in records:
                 if (
@@ -113,7 +111,7 @@ class Fold:
                     # What ``evolve`` does: the call alone would be a tenth of the whole.
                     dest, guard, handler, others = ROUTES[type(event)][after.phase]
                     if guard is None or guard(after, event):
-                        after = handler(after, event, dest)
+                        after = handler(after.attempt, after.drain, event, dest)
                     else:
                         after = _by_another(others, after, event)
                 state = after

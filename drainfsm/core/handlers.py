@@ -8,10 +8,26 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from drainfsm.core import events as e
-from drainfsm.core.budget import SAMPLES_MAX, Sample
-from drainfsm.core.state import ACTIVE, Committed, Phase, State, merge
+from drainfsm.core.budget import SAMPLES_MAX
+from drainfsm.core.state import (
+    Attempt,
+    Committed,
+    Drain,
+    DrainSave,
+    HoldPeriod,
+    Phase,
+    State,
+    Stop,
+    WrittenFiles,
+    known,
+    left_on,
+    merge,
+)
 
-Handler = Callable[[State, Any, Phase], State]
+Handler = Callable[[Attempt, Any, Any, Phase], State]
+"""Attempt, drain, event and the next phase to the next state. One that takes a drain which is not
+None is of an event that the table allows in drains only."""
+
 F = TypeVar("F", bound=Handler)
 HANDLERS: dict[type[e.Fact], Handler] = {}
 """By event class, which has none if it only moves the phase."""
@@ -36,210 +52,224 @@ def _larger(one: int, other: int) -> int:
     return one if one > other else other
 
 
+# --- drains -------------------------------------------------------------------------------------
+
+
 @_on(e.NoticeReceived)
-def _notice_received(state: State, event: e.NoticeReceived, dest: Phase) -> State:
+def _notice_received(
+    attempt: Attempt, drain: Drain | None, event: e.NoticeReceived, dest: Phase
+) -> State:
     notice, deadline = event.notice, event.deadline_unix_ms
     identity = notice.identity
-    if state.phase in ACTIVE:
-        held = merge(state.notices.get(identity), notice, deadline_unix_ms=deadline)
-        return replace(
-            state,
-            notices={**state.notices, identity: held},
-            clock_skew_ms=_larger(state.clock_skew_ms, notice.clock_skew_ms),
-            act_at_unix_ms=_smaller(state.act_at_unix_ms, event.act_at_unix_ms),
+    if drain is not None and drain.drain_id == event.drain_id:
+        held = merge(drain.notices.get(identity), notice, deadline_unix_ms=deadline)
+        drain = replace(
+            drain,
+            notices={**drain.notices, identity: held},
+            clock_skew_ms=_larger(drain.clock_skew_ms, notice.clock_skew_ms),
+            act_at_unix_ms=_smaller(drain.act_at_unix_ms, event.act_at_unix_ms),
         )
-    return replace(
-        state,
-        phase=dest,
-        drain_id=event.drain_id,
-        drain_count=state.drain_count + 1,
-        notices={identity: merge(None, notice, deadline_unix_ms=deadline)},
-        deadline_unix_ms=deadline,
-        clock_skew_ms=_larger(state.allowances.clock_skew_ms, notice.clock_skew_ms),
-        act_at_unix_ms=event.act_at_unix_ms,
-        cordon=None,
-        hold_from_unix_ms=None,
-        quiesce_by_unix_ms=0,
-        stop_step=None,
-        expected=(),
-        quiesced_nodes=frozenset(),
-        quiesce_ms=None,
-    )
+    else:
+        drain = Drain(
+            drain_id=event.drain_id,
+            number=1 if drain is None else drain.number + 1,
+            notices={identity: merge(None, notice, deadline_unix_ms=deadline)},
+            deadline_unix_ms=deadline,
+            clock_skew_ms=_larger(attempt.allowances.clock_skew_ms, notice.clock_skew_ms),
+            act_at_unix_ms=event.act_at_unix_ms,
+        )
+    return State(attempt, drain, dest)
 
 
 @_on(e.NoticeWithdrawn)
-def _notice_withdrawn(state: State, event: e.NoticeWithdrawn, dest: Phase) -> State:
+def _notice_withdrawn(
+    attempt: Attempt, drain: Drain, event: e.NoticeWithdrawn, dest: Phase
+) -> State:
     identity = f"{event.source}/{event.native_id}"
-    held = state.notices.get(identity)
-    if held is None:
-        return state
-    return replace(state, notices={**state.notices, identity: replace(held, withdrawn=True)})
+    held = drain.notices.get(identity)
+    if held is not None:
+        notices = {**drain.notices, identity: replace(held, withdrawn=True)}
+        drain = replace(drain, notices=notices)
+    return State(attempt, drain, dest)
 
 
 @_on(e.DeadlineShortened)
-def _deadline_shortened(state: State, event: e.DeadlineShortened, dest: Phase) -> State:
-    quiesce_by = state.quiesce_by_unix_ms
-    if state.hold_from_unix_ms is not None:
-        latest = event.to_unix_ms - state.clock_skew_ms - event.budget.needed_ms
-        quiesce_by = _smaller(quiesce_by, latest)
-    return replace(
-        state,
+def _deadline_shortened(
+    attempt: Attempt, drain: Drain, event: e.DeadlineShortened, dest: Phase
+) -> State:
+    latest = event.to_unix_ms - drain.clock_skew_ms - event.budget.needed_ms
+    drain = replace(
+        drain,
         deadline_unix_ms=event.to_unix_ms,
-        act_at_unix_ms=_smaller(state.act_at_unix_ms, event.act_at_unix_ms),
-        quiesce_by_unix_ms=quiesce_by,
+        act_at_unix_ms=_smaller(drain.act_at_unix_ms, event.act_at_unix_ms),
+        hold=_no_longer_than(latest, drain.hold),
     )
+    return State(attempt, drain, dest)
+
+
+def _no_longer_than(quiesce_by_unix_ms: int, hold: HoldPeriod | None) -> HoldPeriod | None:
+    if hold is None or hold.quiesce_by_unix_ms <= quiesce_by_unix_ms:
+        return hold
+    return replace(hold, quiesce_by_unix_ms=quiesce_by_unix_ms)
 
 
 @_on(e.NodeCordoned)
-def _node_cordoned(state: State, event: e.NodeCordoned, dest: Phase) -> State:
-    if state.phase is LEAVING:
-        return replace(state, cordon=event.outcome)
-    return replace(
-        state,
-        cordon=event.outcome,
-        hold_from_unix_ms=event.budget.now_unix_ms,
-        quiesce_by_unix_ms=event.quiesce_by_unix_ms,
-    )
+def _node_cordoned(attempt: Attempt, drain: Drain, event: e.NodeCordoned, dest: Phase) -> State:
+    """Its end is when ranks are asked to hold, unless they leave already."""
+    hold = drain.hold
+    if dest is not LEAVING:
+        hold = HoldPeriod(
+            from_unix_ms=event.budget.now_unix_ms, quiesce_by_unix_ms=event.quiesce_by_unix_ms
+        )
+    return State(attempt, replace(drain, cordon=event.outcome, hold=hold), dest)
 
 
 @_on(e.StopStepAgreed)
-def _stop_step_agreed(state: State, event: e.StopStepAgreed, dest: Phase) -> State:
-    return replace(
-        state,
-        phase=dest,
-        stop_step=event.stop_step,
-        expected=event.nodes,
-        quiesce_by_unix_ms=_smaller(state.quiesce_by_unix_ms, event.quiesce_by_unix_ms),
-    )
+def _stop_step_agreed(
+    attempt: Attempt, drain: Drain, event: e.StopStepAgreed, dest: Phase
+) -> State:
+    waiting = frozenset([node.node for node in event.nodes])
+    stop = Stop(step=event.stop_step, nodes=event.nodes, waiting=waiting)
+    hold = _no_longer_than(event.quiesce_by_unix_ms, drain.hold)
+    return State(attempt, replace(drain, hold=hold, stop=stop), dest)
 
 
 @_on(e.RankQuiesced)
-def _rank_quiesced(state: State, event: e.RankQuiesced, dest: Phase) -> State:
-    return replace(state, quiesced_nodes=state.quiesced_nodes | {event.node})
+def _rank_quiesced(attempt: Attempt, drain: Drain, event: e.RankQuiesced, dest: Phase) -> State:
+    stop = known(drain.stop)
+    stop = replace(stop, waiting=stop.waiting - {event.node})
+    return State(attempt, replace(drain, stop=stop), dest)
 
 
 @_on(e.RanksQuiesced)
-def _ranks_quiesced(state: State, event: e.RanksQuiesced, dest: Phase) -> State:
-    return replace(state, phase=dest, quiesce_ms=event.quiesce_ms)
+def _ranks_quiesced(attempt: Attempt, drain: Drain, event: e.RanksQuiesced, dest: Phase) -> State:
+    stop = replace(known(drain.stop), quiesce_ms=event.quiesce_ms)
+    return State(attempt, replace(drain, stop=stop), dest)
 
 
 @_on(e.SaveStarted)
-def _save_started(state: State, event: e.SaveStarted, dest: Phase) -> State:
-    return replace(
-        state,
-        phase=dest,
+def _save_started(attempt: Attempt, drain: Drain, event: e.SaveStarted, dest: Phase) -> State:
+    save = DrainSave(
         generation_id=event.generation_id,
-        save_from_unix_ms=event.budget.now_unix_ms,
-        verified=False,
+        step=event.step,
+        from_unix_ms=event.budget.now_unix_ms,
     )
-
-
-@_on(e.BytesStaged)
-def _bytes_staged(state: State, event: e.BytesStaged, dest: Phase) -> State:
-    return replace(state, phase=dest, staged_bytes=event.staged_bytes)
+    return State(attempt, replace(drain, save=save), dest)
 
 
 @_on(e.Durable)
-def _durable(state: State, event: e.Durable, dest: Phase) -> State:
-    return replace(
-        state,
-        phase=dest,
-        durable_bytes=event.durable_bytes,
+def _durable(attempt: Attempt, drain: Drain, event: e.Durable, dest: Phase) -> State:
+    save = known(drain.save)
+    written = WrittenFiles(
+        at_unix_ms=save.from_unix_ms + event.durable_ms,
         file_count=event.file_count,
-        durable_at_unix_ms=(state.save_from_unix_ms or 0) + event.durable_ms,
+        total_bytes=event.durable_bytes,
     )
+    return State(attempt, replace(drain, save=replace(save, written=written)), dest)
 
 
 @_on(e.EntriesVerified)
-def _entries_verified(state: State, event: e.EntriesVerified, dest: Phase) -> State:
-    return replace(state, verified=True)
+def _entries_verified(
+    attempt: Attempt, drain: Drain, event: e.EntriesVerified, dest: Phase
+) -> State:
+    save = replace(known(drain.save), verified=True)
+    return State(attempt, replace(drain, save=save), dest)
+
+
+# --- the attempt --------------------------------------------------------------------------------
 
 
 @_on(e.ManifestPublished)
 @_on(e.CheckpointCommitted)
 def _committed(
-    state: State, event: e.ManifestPublished | e.CheckpointCommitted, dest: Phase
+    attempt: Attempt,
+    drain: Drain | None,
+    event: e.ManifestPublished | e.CheckpointCommitted,
+    dest: Phase,
 ) -> State:
     committed = Committed(
         generation_id=event.generation_id,
         manifest_digest=event.manifest_digest,
         step=event.step,
     )
-    samples = _with_sample(state.samples, event.sample)
-    return replace(state, phase=dest, committed=committed, samples=samples)
-
-
-def _with_sample(samples: tuple[Sample, ...], sample: Sample) -> tuple[Sample, ...]:
-    return (*samples[-(SAMPLES_MAX - 1) :], sample)
+    samples = (*attempt.samples[-(SAMPLES_MAX - 1) :], event.sample)
+    return State(replace(attempt, committed=committed, samples=samples), drain, dest)
 
 
 @_on(e.RequeueRecorded)
-def _requeue_recorded(state: State, event: e.RequeueRecorded, dest: Phase) -> State:
-    return replace(state, requeue=event.record)
+def _requeue_recorded(
+    attempt: Attempt, drain: Drain | None, event: e.RequeueRecorded, dest: Phase
+) -> State:
+    return State(replace(attempt, requeue=event.record), drain, dest)
 
 
 @_on(e.Exited)
-def _exited(state: State, event: e.Exited, dest: Phase) -> State:
-    return replace(state, phase=dest, exit_code=event.exit_code)
+@_on(e.AttemptFinished)
+def _ended(
+    attempt: Attempt, drain: Drain | None, event: e.Exited | e.AttemptFinished, dest: Phase
+) -> State:
+    return State(replace(attempt, exit_code=event.exit_code), drain, dest)
 
 
 @_on(e.AttemptStarted)
-def _attempt_started(state: State, event: e.AttemptStarted, dest: Phase) -> State:
-    committed = None
-    restore = event.restore
-    if restore is not None and restore.generation_id is not None:
-        committed = Committed(
-            generation_id=restore.generation_id,
-            manifest_digest=restore.manifest_digest or "",
-            step=restore.step or 0,
-        )
-    return replace(
-        state,
-        started=True,
+def _attempt_started(
+    attempt: Attempt, drain: Drain | None, event: e.AttemptStarted, dest: Phase
+) -> State:
+    attempt = replace(
+        attempt,
         attempt_id=event.attempt_id,
         node_count=event.node_count,
         allowances=event.allowances,
         grace_ms=event.grace_ms,
         store=event.store,
-        committed=committed,
+        committed=None if event.restore is None else left_on(event.restore),
         samples=event.samples,
     )
+    return State(attempt, drain, dest)
 
 
 @_on(e.WorldFormed)
-def _world_formed(state: State, event: e.WorldFormed, dest: Phase) -> State:
-    return replace(
-        state, world_size=event.world_size, save_bytes=event.save_bytes, restart=event.restart
+def _world_formed(
+    attempt: Attempt, drain: Drain | None, event: e.WorldFormed, dest: Phase
+) -> State:
+    attempt = replace(
+        attempt, world_size=event.world_size, save_bytes=event.save_bytes, restart=event.restart
     )
+    return State(attempt, drain, dest)
 
 
 @_on(e.CheckpointSized)
-def _checkpoint_sized(state: State, event: e.CheckpointSized, dest: Phase) -> State:
-    return replace(state, save_bytes=event.save_bytes)
+def _checkpoint_sized(
+    attempt: Attempt, drain: Drain | None, event: e.CheckpointSized, dest: Phase
+) -> State:
+    return State(replace(attempt, save_bytes=event.save_bytes), drain, dest)
 
 
 @_on(e.AttemptFenced)
-def _attempt_fenced(state: State, event: e.AttemptFenced, dest: Phase) -> State:
-    return replace(state, fenced_by=event.by_epoch)
-
-
-@_on(e.AttemptFinished)
-def _attempt_finished(state: State, event: e.AttemptFinished, dest: Phase) -> State:
-    return replace(state, exit_code=event.exit_code)
+def _attempt_fenced(
+    attempt: Attempt, drain: Drain | None, event: e.AttemptFenced, dest: Phase
+) -> State:
+    return State(replace(attempt, fenced_by=event.by_epoch), drain, dest)
 
 
 @_on(e.CheckpointRestored)
-def _checkpoint_restored(state: State, event: e.CheckpointRestored, dest: Phase) -> State:
+def _checkpoint_restored(
+    attempt: Attempt, drain: Drain | None, event: e.CheckpointRestored, dest: Phase
+) -> State:
     """A damaged generation is nothing to leave on: what was taken in its place is."""
-    refused = {one.generation_id for one in event.refused}
-    if state.committed is None or state.committed.generation_id not in refused:
-        return state
-    taken = Committed(
-        generation_id=event.generation_id, manifest_digest=event.manifest_digest, step=event.step
-    )
-    return replace(state, committed=taken)
+    committed, refused = attempt.committed, {one.generation_id for one in event.refused}
+    if committed is not None and committed.generation_id in refused:
+        taken = Committed(
+            generation_id=event.generation_id,
+            manifest_digest=event.manifest_digest,
+            step=event.step,
+        )
+        attempt = replace(attempt, committed=taken)
+    return State(attempt, drain, dest)
 
 
 @_on(e.HealthyStepReached)
-def _healthy_step_reached(state: State, event: e.HealthyStepReached, dest: Phase) -> State:
-    return replace(state, healthy_step=event.step)
+def _healthy_step_reached(
+    attempt: Attempt, drain: Drain | None, event: e.HealthyStepReached, dest: Phase
+) -> State:
+    return State(replace(attempt, healthy_step=event.step), drain, dest)

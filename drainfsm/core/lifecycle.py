@@ -30,35 +30,39 @@ def acts_later(state: State, event: e.NoticeReceived) -> bool:
 
 def not_started(state: State, event: e.AttemptStarted) -> bool:
     """An attempt starts once."""
-    return not state.started
+    return not state.attempt.started
 
 
 def everything_verified(state: State, event: e.ManifestPublished) -> bool:
     """No manifest before every expected entry was verified."""
-    return state.verified and event.generation_id == state.generation_id
+    save = None if state.drain is None else state.drain.save
+    return save is not None and save.verified and event.generation_id == save.generation_id
 
 
 def same_generation(state: State, event: e.BytesStaged | e.Durable | e.SaveAbandoned) -> bool:
     """The report is about the drain's one save."""
-    return event.generation_id == state.generation_id
+    save = None if state.drain is None else state.drain.save
+    return save is not None and event.generation_id == save.generation_id
 
 
 def all_entries_there(state: State, event: e.EntriesVerified) -> bool:
     """Verification covers every file that the ranks reported durable."""
-    return (
-        event.generation_id == state.generation_id
-        and event.verified_count == event.expected_count == state.file_count
-    )
+    save = None if state.drain is None else state.drain.save
+    if save is None or save.written is None or event.generation_id != save.generation_id:
+        return False
+    return event.verified_count == event.expected_count == save.written.file_count
 
 
 def at_stop_step(state: State, event: e.RankQuiesced) -> bool:
     """Ranks quiesce at the agreed step and at no other."""
-    return event.step == state.stop_step
+    stop = None if state.drain is None else state.drain.stop
+    return stop is not None and event.step == stop.step
 
 
 def every_node_quiesced(state: State, event: e.RanksQuiesced) -> bool:
     """All expected nodes have reported the agreed step."""
-    return event.step == state.stop_step and state.quiesced_nodes == state.expected_nodes
+    stop = None if state.drain is None else state.drain.stop
+    return stop is not None and event.step == stop.step and not stop.waiting
 
 
 def the_rule_held(state: State, event: e.SaveDecided | e.SaveStarted) -> bool:
@@ -68,17 +72,17 @@ def the_rule_held(state: State, event: e.SaveDecided | e.SaveStarted) -> bool:
 
 def own_epoch(state: State, event: e.AttemptLost) -> bool:
     """This attempt itself is lost."""
-    return event.epoch == state.epoch
+    return event.epoch == state.attempt.epoch
 
 
 def earlier_epoch(state: State, event: e.AttemptLost) -> bool:
     """An attempt before this one was lost."""
-    return event.epoch < state.epoch
+    return event.epoch < state.attempt.epoch
 
 
 def moves_earlier(state: State, event: e.DeadlineShortened) -> bool:
     """A deadline only ever moves earlier."""
-    return state.deadline_unix_ms is not None and event.to_unix_ms < state.deadline_unix_ms
+    return state.drain is not None and event.to_unix_ms < state.drain.deadline_unix_ms
 
 
 class Step(NamedTuple):

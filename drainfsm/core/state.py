@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +11,8 @@ from drainfsm.core.budget import Allowances, Load, Sample
 from drainfsm.core.events import NodeSteps
 from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.core.requeue import RequeueRecord
+
+T = TypeVar("T")
 
 
 class Phase(enum.StrEnum):
@@ -95,21 +97,32 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     step: int
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One attempt: what it runs with, what it committed, and its current drain."""
+def left_on(record: RequeueRecord) -> Committed | None:
+    """The generation that the record names; None: the job starts afresh."""
+    generation, digest, step = record.generation_id, record.manifest_digest, record.step
+    if generation is None or digest is None or step is None:
+        return None
+    return Committed(generation_id=generation, manifest_digest=digest, step=step)
 
-    job_id: str = ""
-    epoch: int = 0
 
-    # The attempt
-    started: bool = False
-    attempt_id: str = ""
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One incarnation of the job: what it runs with, what it committed, how it ended."""
+
+    job_id: str
+    epoch: int
+    attempt_id: str | None = None
+    """None: it has not started."""
+
     node_count: int = 0
     allowances: Allowances = Allowances()
     grace_ms: int = 0
     store: str = ""
     world_size: int = 0
+    """Ranks that are there; 0: not all of them yet."""
+
     save_bytes: int = 0
+    """Size of one checkpoint as far as the ranks have declared it; 0: not yet."""
+
     restart: int = 0
     """How often ranks have been started again inside this attempt."""
 
@@ -117,37 +130,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     samples: tuple[Sample, ...] = ()
     fenced_by: int | None = None
     healthy_step: int | None = None
+    requeue: RequeueRecord | None = None
     exit_code: int | None = None
     """Not None: the attempt's processes have ended."""
 
-    drain_count: int = 0
-
-    # Its current drain (as it ended, once ``phase.over``)
-    phase: Phase = Phase.IDLE
-    drain_id: str = ""
-    notices: dict[str, HeldNotice] = {}
-    deadline_unix_ms: int | None = None
-    """Effective deadline: the minimum over every notice ever accepted into the drain."""
-
-    clock_skew_ms: int = 0
-    act_at_unix_ms: int = 0
-    cordon: str | None = None
-    hold_from_unix_ms: int | None = None
-    """When the ranks were asked to hold."""
-
-    quiesce_by_unix_ms: int = 0
-    stop_step: int | None = None
-    expected: tuple[NodeSteps, ...] = ()
-    quiesced_nodes: frozenset[int] = frozenset()
-    quiesce_ms: int | None = None
-    generation_id: str | None = None
-    save_from_unix_ms: int | None = None
-    durable_at_unix_ms: int | None = None
-    staged_bytes: int = 0
-    durable_bytes: int = 0
-    file_count: int = 0
-    verified: bool = False
-    requeue: RequeueRecord | None = None
+    @property
+    def started(self) -> bool:
+        return self.attempt_id is not None
 
     @property
     def load(self) -> Load:
@@ -157,26 +146,85 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             save_bytes = self.samples[-1].save_bytes
         return Load(world_size=self.world_size, save_bytes=save_bytes, store=self.store)
 
+
+class HoldPeriod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The cordon is done, and the ranks were asked to hold at a step boundary."""
+
+    from_unix_ms: int
+    quiesce_by_unix_ms: int
+    """Latest instant for all ranks to hold at one step, if the save is still to fit."""
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The step after which all ranks stop, and the nodes that have done so."""
+
+    step: int
+    nodes: tuple[NodeSteps, ...]
+    """Those that are expected, in order of their numbers."""
+
+    waiting: frozenset[int]
+    """Nodes whose ranks do not hold yet."""
+
+    quiesce_ms: int | None = None
+    """From asking the ranks to the last one holding; None: not all of them hold."""
+
+    @property
+    def quiesced(self) -> frozenset[int]:
+        """Nodes whose ranks hold at the step."""
+        return frozenset({node.node for node in self.nodes}) - self.waiting
+
+
+class WrittenFiles(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What every rank reported durable."""
+
+    at_unix_ms: int
+    file_count: int
+    total_bytes: int
+
+
+class DrainSave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The drain's one save. It outlives its being given up: its reports may come late."""
+
+    generation_id: str
+    step: int
+    from_unix_ms: int
+    written: WrittenFiles | None = None
+    verified: bool = False
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One drain, from its first notice on. What has not happened yet is None: no instant is ever
+    filled in for one that is not known."""
+
+    drain_id: str
+    number: int
+    """1 for the attempt's first."""
+
+    notices: dict[str, HeldNotice]
+    deadline_unix_ms: int
+    """Effective deadline: the minimum over every notice ever accepted into the drain."""
+
+    clock_skew_ms: int
+    act_at_unix_ms: int
+    """When it begins to act: at once, or at the latest safe start of a SOFT notice."""
+
+    cordon: str | None = None
+    """Its outcome."""
+
+    hold: HoldPeriod | None = None
+    stop: Stop | None = None
+    save: DrainSave | None = None
+
     @property
     def usable_deadline_unix_ms(self) -> int:
         """Deadline less the clock skew: the last instant that can be relied on."""
-        if self.deadline_unix_ms is None:
-            raise AssertionError("no drain is open")
         return self.deadline_unix_ms - self.clock_skew_ms
-
-    @property
-    def leave_by_unix_ms(self) -> int:
-        """Latest instant to tell the ranks to leave."""
-        return self.usable_deadline_unix_ms - self.allowances.exit_margin_ms
 
     @property
     def cause(self) -> str:
         """Of the notice with the earliest deadline; the identity breaks ties, not the order."""
-        if not self.notices:
-            return "unknown"
-        return min(
-            self.notices.values(), key=lambda n: (n.earliest_unix_ms, n.notice.identity)
-        ).notice.cause
+        earliest = min(self.notices.values(), key=lambda n: (n.earliest_unix_ms, n.notice.identity))
+        return earliest.notice.cause
 
     @property
     def target_nodes(self) -> tuple[str, ...]:
@@ -184,15 +232,66 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def all_withdrawn(self) -> bool:
-        return bool(self.notices) and all(n.withdrawn for n in self.notices.values())
+        return all(n.withdrawn for n in self.notices.values())
 
     @property
     def has_hard_notice(self) -> bool:
         return any(n.notice.notice_class is NoticeClass.HARD for n in self.notices.values())
 
+
+class State(msgspec.Struct, frozen=True, gc=False):
+    """One attempt and its current drain (as it ended, once ``phase.over``)."""
+
+    attempt: Attempt
+    drain: Drain | None = None
+    """None: no notice was accepted yet."""
+
+    phase: Phase = Phase.IDLE
+    """Of the drain; also the end of an attempt that was lost without one."""
+
     @property
-    def expected_nodes(self) -> set[int]:
-        return {node.node for node in self.expected}
+    def current(self) -> Drain:
+        """The drain, in a phase that has one.
+
+        Raises:
+            AssertionError: none was opened.
+        """
+        return known(self.drain)
+
+    @property
+    def stop(self) -> Stop | None:
+        """Of the drain; None: no stop step is agreed."""
+        return None if self.drain is None else self.drain.stop
+
+    @property
+    def save(self) -> DrainSave | None:
+        """Of the drain; None: none was started."""
+        return None if self.drain is None else self.drain.save
+
+    @property
+    def drain_count(self) -> int:
+        return 0 if self.drain is None else self.drain.number
+
+    @property
+    def leave_by_unix_ms(self) -> int:
+        """Latest instant to tell the ranks of the drain to leave."""
+        return self.current.usable_deadline_unix_ms - self.attempt.allowances.exit_margin_ms
+
+
+def first_state(*, job_id: str, epoch: int) -> State:
+    """Before the first record."""
+    return State(Attempt(job_id=job_id, epoch=epoch))
+
+
+def known(value: T | None) -> T:
+    """What the lifecycle table leaves no doubt about.
+
+    Raises:
+        AssertionError: it is not known.
+    """
+    if value is None:
+        raise AssertionError("the lifecycle table does not lead here")
+    return value
 
 
 def generation_id(*, epoch: int, step: int, saver: str) -> str:

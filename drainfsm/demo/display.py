@@ -15,7 +15,7 @@ from drainfsm.core import events as e
 from drainfsm.core.deadline import budget_of
 from drainfsm.core.events import UnknownFact, kind_of
 from drainfsm.core.records import Record
-from drainfsm.core.state import State
+from drainfsm.core.state import Phase, State
 from drainfsm.machine import DrainMachine
 
 PATH = (
@@ -41,9 +41,9 @@ class Display:
     def follow(self, record: Record, machine: DrainMachine) -> None:
         """A record was folded into ``machine``."""
         self._machine = machine
-        state = machine.drain
+        drain = machine.drain
         for event in record.events:
-            if isinstance(event, e.NoticeReceived) and len(state.notices) == 1:
+            if isinstance(event, e.NoticeReceived) and drain and len(drain.notices) == 1:
                 self._window_ms = event.effective_deadline_unix_ms - event.budget.now_unix_ms
             if isinstance(event, UnknownFact) or not isinstance(event, e.RankQuiesced):
                 line = (record.epoch, record.at_unix_ms, kind_of(event), _detail(event))
@@ -57,9 +57,10 @@ class Display:
             self.console.print(title)
 
     def render(self) -> Panel:
-        state = self._machine.drain if self._machine else State()
-        parts: list[Text | Table] = [self._progress(), _path(state)]
-        if state.phase.active and state.deadline_unix_ms is not None:
+        state = None if self._machine is None else self._machine.folded
+        parts: list[Text | Table] = [self._progress()]
+        parts.append(_path(Phase.IDLE if state is None else state.phase))
+        if state is not None and state.phase.active:
             parts += [self._bar(state), _ranks(state)]
         parts.append(self._recent())
         return Panel(Group(*parts), title=self.title, border_style="cyan")
@@ -101,25 +102,26 @@ class Display:
         return table
 
 
-def _path(state: State) -> Text:
+def _path(phase: Phase) -> Text:
     text = Text("state     ")
     for name in PATH:
-        style = "reverse green" if state.phase == name else "dim"
+        style = "reverse green" if phase == name else "dim"
         text.append(f" {name} ", style=style)
-    if state.phase not in PATH:
-        text.append(f" {state.phase} ", style="reverse yellow")
+    if phase not in PATH:
+        text.append(f" {phase} ", style="reverse yellow")
     return text
 
 
 def _ranks(state: State) -> Text:
     text = Text("ranks     ")
-    if state.stop_step is None:
+    stop = state.stop
+    if stop is None:
         return text.append("running")
-    for node in state.expected:
-        held = node.node in state.quiesced_nodes
+    for node in stop.nodes:
+        style = "yellow" if node.node in stop.waiting else "reverse green"
         for rank in node.ranks:
-            text.append(f" {rank} ", style="reverse green" if held else "yellow")
-    return text.append(f"  all stop after step {state.stop_step}")
+            text.append(f" {rank} ", style=style)
+    return text.append(f"  all stop after step {stop.step}")
 
 
 def _detail(event: e.Event | UnknownFact) -> str:

@@ -133,7 +133,7 @@ class Story:
 
     def _exit_code(self, epoch: int) -> int | None:
         machine = self._machines.get(epoch)
-        return None if machine is None else machine.drain.exit_code
+        return None if machine is None else machine.attempt.exit_code
 
     async def _follow(self) -> None:
         connection = await connect(self.nats_url, timeout_s=PHASE_S_MAX)

@@ -79,4 +79,4 @@ def ended_with(state_dir: Path, *, job: str) -> int | None:
         fold.read_all(read_journal(newest[1]))
     except (DrainfsmError, OSError):
         return None
-    return fold.state.exit_code
+    return fold.state.attempt.exit_code

@@ -69,8 +69,8 @@ class Scenario:
             position = self._fold.position
             record = Record(
                 id=f"r{position}",
-                job_id=self.state.job_id,
-                epoch=self.state.epoch,
+                job_id=self.state.attempt.job_id,
+                epoch=self.state.attempt.epoch,
                 follows=position,
                 at_unix_ms=self.now_unix_ms,
                 events=events,
@@ -139,17 +139,20 @@ class Scenario:
     def all_quiesced(self, *, step: int = 101) -> list[i.AnyInput]:
         return [self.quiesced(node, step=step) for node in range(self.node_count)]
 
-    def _generation(self) -> str:
-        return self.state.generation_id or "none"
+    @property
+    def generation_id(self) -> str:
+        """The drain's save; ``none`` before it starts."""
+        save = self.state.save
+        return "none" if save is None else save.generation_id
 
     def staged(self) -> i.ReportStaged:
         return i.ReportStaged(
-            generation_id=self._generation(), staged_bytes=900, rank_count=self.world_size
+            generation_id=self.generation_id, staged_bytes=900, rank_count=self.world_size
         )
 
     def durable(self) -> i.ReportDurable:
         return i.ReportDurable(
-            generation_id=self._generation(),
+            generation_id=self.generation_id,
             durable_bytes=1_000,
             file_count=9,
             rank_count=self.world_size,
@@ -157,7 +160,7 @@ class Scenario:
 
     def verified(self, *, count: int = 9) -> i.ReportVerified:
         return i.ReportVerified(
-            generation_id=self._generation(),
+            generation_id=self.generation_id,
             expected_count=9,
             verified_count=count,
             verified_bytes=1_000,
@@ -165,7 +168,7 @@ class Scenario:
 
     def published(self) -> i.ReportPublished:
         return i.ReportPublished(
-            generation_id=self._generation(), manifest_digest="sha256:00", slot=2
+            generation_id=self.generation_id, manifest_digest="sha256:00", slot=2
         )
 
     def saving(self, *, in_ms: int = 60_000) -> Scenario:

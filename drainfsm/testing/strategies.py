@@ -58,7 +58,7 @@ def notices(*, now_unix_ms: int) -> st.SearchStrategy[Notice]:
 
 
 def _positions(state: State, *, ranks_per_node: int) -> st.SearchStrategy[i.ReportPositions]:
-    node_count = max(1, state.world_size // ranks_per_node)
+    node_count = max(1, state.attempt.world_size // ranks_per_node)
     position = st.tuples(
         st.integers(-1, 7), st.integers(0, 1), st.sampled_from((10, 10, 9_000)), st.booleans()
     )
@@ -86,8 +86,9 @@ def _positions(state: State, *, ranks_per_node: int) -> st.SearchStrategy[i.Repo
 
 
 def _quiesced(state: State) -> st.SearchStrategy[i.ReportQuiesced]:
-    nodes = [(node.node, node.ranks) for node in state.expected] or [(0, (0, 1))]
-    steps = st.sampled_from((state.stop_step or 0, state.stop_step or 0, 3))
+    expected, step = ((), 0) if state.stop is None else (state.stop.nodes, state.stop.step)
+    nodes = [(node.node, node.ranks) for node in expected] or [(0, (0, 1))]
+    steps = st.sampled_from((step, step, 3))
     return st.builds(
         lambda node, step: i.ReportQuiesced(node=node[0], ranks=node[1], step=step),
         st.sampled_from([*nodes, (9, (9,))]),
@@ -96,9 +97,12 @@ def _quiesced(state: State) -> st.SearchStrategy[i.ReportQuiesced]:
 
 
 def _save_reports(state: State) -> st.SearchStrategy[i.AnyInput]:
-    ids = st.sampled_from((state.generation_id or "none", state.generation_id or "none", "other"))
-    ranks = st.sampled_from((state.world_size, state.world_size, 1))
-    counts = st.sampled_from((state.file_count, 3))
+    save = state.save
+    generation = "none" if save is None else save.generation_id
+    file_count = 0 if save is None or save.written is None else save.written.file_count
+    ids = st.sampled_from((generation, generation, "other"))
+    ranks = st.sampled_from((state.attempt.world_size, state.attempt.world_size, 1))
+    counts = st.sampled_from((file_count, 3))
     return st.one_of(
         st.builds(i.ReportStaged, generation_id=ids, staged_bytes=st.just(7), rank_count=ranks),
         st.builds(
@@ -127,7 +131,7 @@ def _checkpoints(state: State) -> st.SearchStrategy[i.AnyInput]:
     return st.one_of(
         st.builds(
             lambda step, sample: i.ReportCheckpoint(
-                generation_id=generation_id(epoch=state.epoch, step=step, saver="p"),
+                generation_id=generation_id(epoch=state.attempt.epoch, step=step, saver="p"),
                 manifest_digest="d",
                 slot=step + 2,
                 step=step,
@@ -147,14 +151,14 @@ def _checkpoints(state: State) -> st.SearchStrategy[i.AnyInput]:
 
 def _ends(state: State) -> st.SearchStrategy[i.AnyInput]:
     record = RequeueRecord(
-        job_id=state.job_id,
-        epoch=state.epoch,
+        job_id=state.attempt.job_id,
+        epoch=state.attempt.epoch,
         cause="spot_interruption",
         generation_id=None,
         manifest_digest=None,
         step=None,
-        world_size=state.world_size,
-        capacity=Capacity(node_count=state.node_count),
+        world_size=state.attempt.world_size,
+        capacity=Capacity(node_count=state.attempt.node_count),
         recorded_unix_ms=0,
     )
     missing = (MissingRank(rank=1, node=0, last_step=4, phase="train"),)
@@ -167,7 +171,9 @@ def _ends(state: State) -> st.SearchStrategy[i.AnyInput]:
             node_lost=st.booleans(),
             reason=st.just("rank 1 died"),
         ),
-        st.builds(i.ReportFenced, by_epoch=st.integers(state.epoch, state.epoch + 2)),
+        st.builds(
+            i.ReportFenced, by_epoch=st.integers(state.attempt.epoch, state.attempt.epoch + 2)
+        ),
     )
 
 
@@ -197,8 +203,8 @@ def inputs(
         _ends(state),
         st.builds(
             i.FormWorld,
-            world_size=st.sampled_from((state.world_size, 2, 4)),
-            save_bytes=st.sampled_from((state.save_bytes, 10**6)),
+            world_size=st.sampled_from((state.attempt.world_size, 2, 4)),
+            save_bytes=st.sampled_from((state.attempt.save_bytes, 10**6)),
         ),
         st.builds(i.ReportHealthyStep, step=st.integers(0, 9)),
         st.just(i.Tick()),
@@ -207,28 +213,28 @@ def inputs(
 
 def good_input(state: State, *, ranks_per_node: int = 2) -> i.AnyInput | None:
     """The report that follows in a drain that goes well; None where the shell has nothing to do."""
-    generation = state.generation_id or ""
+    save, stop = state.save, state.stop
+    generation = "" if save is None else save.generation_id
     match state.phase:
-        case Phase.NOTICED if state.hold_from_unix_ms is None:
+        case Phase.NOTICED if state.current.hold is None:
             return i.ReportCordon(outcome="success", duration_ms=1)
         case Phase.NOTICED:
             return _good_positions(state, ranks_per_node=ranks_per_node)
-        case Phase.QUIESCING:
-            waiting = [n for n in state.expected if n.node not in state.quiesced_nodes]
-            node = waiting[0]
-            return i.ReportQuiesced(node=node.node, ranks=node.ranks, step=state.stop_step or 0)
+        case Phase.QUIESCING if stop is not None:
+            node = next(node for node in stop.nodes if node.node in stop.waiting)
+            return i.ReportQuiesced(node=node.node, ranks=node.ranks, step=stop.step)
         case Phase.SAVING:
             return i.ReportStaged(
-                generation_id=generation, staged_bytes=7, rank_count=state.world_size
+                generation_id=generation, staged_bytes=7, rank_count=state.attempt.world_size
             )
         case Phase.STAGED:
             return i.ReportDurable(
                 generation_id=generation,
                 durable_bytes=7,
                 file_count=3,
-                rank_count=state.world_size,
+                rank_count=state.attempt.world_size,
             )
-        case Phase.DURABLE if not state.verified:
+        case Phase.DURABLE if save is not None and not save.verified:
             return i.ReportVerified(
                 generation_id=generation, expected_count=3, verified_count=3, verified_bytes=7
             )
@@ -250,6 +256,6 @@ def _good_positions(state: State, *, ranks_per_node: int) -> i.ReportPositions:
                 max_step=5,
                 step_ms=1,
             )
-            for node in range(state.world_size // ranks_per_node)
+            for node in range(state.attempt.world_size // ranks_per_node)
         )
     )

@@ -169,7 +169,7 @@ def _refused(state: State, record: Record, position: int) -> Iterator[Line]:
 def _why_skipped(record: Record, state: State, position: int, *, seen: set[str]) -> str:
     if record.id in seen:
         return "repeated: a record with this id stands before"
-    if record.job_id != state.job_id or record.epoch != state.epoch:
+    if record.job_id != state.attempt.job_id or record.epoch != state.attempt.epoch:
         return f"of another log: job {record.job_id}, epoch {record.epoch}"
     return f"stale: its writer had read {record.follows} records, and it stands after {position}"
 
@@ -187,7 +187,8 @@ def _line(
     in_drain = (
         before.phase.active or after.phase.active or after.phase in (Phase.EXITED, Phase.LOST)
     )
-    deadline = after.deadline_unix_ms if in_drain and after.drain_id else None
+    drain = after.drain if in_drain else None
+    deadline = None if drain is None else drain.deadline_unix_ms
     return Line(
         at_unix_ms=record.at_unix_ms,
         epoch=record.epoch,
@@ -196,7 +197,7 @@ def _line(
         outcome=outcome,
         note=note,
         phase=after.phase,
-        drain_id=after.drain_id if in_drain else "",
+        drain_id="" if drain is None else drain.drain_id,
         deadline_unix_ms=deadline,
         remaining_ms=None if deadline is None else deadline - record.at_unix_ms,
         event=event,
@@ -207,19 +208,19 @@ def _final(fold: Fold, lines: Iterable[Line]) -> Final:
     state = fold.state
     outcomes = [line.outcome for line in lines]
     own = [line.event for line in lines if line.outcome == APPLIED]
-    lost = [e.reason for e in own if isinstance(e, AttemptLost) and e.epoch == state.epoch]
+    lost = [e.reason for e in own if isinstance(e, AttemptLost) and e.epoch == state.attempt.epoch]
     drains = dict.fromkeys(line.drain_id for line in lines if line.drain_id)
     return Final(
-        job_id=state.job_id,
-        epoch=state.epoch,
+        job_id=state.attempt.job_id,
+        epoch=state.attempt.epoch,
         phase=state.phase,
         lost=lost[0] if lost else "",
         drains=tuple(drains),
-        committed=state.committed,
-        healthy_step=state.healthy_step,
-        exit_code=state.exit_code,
-        fenced_by=state.fenced_by,
-        requeue=state.requeue,
+        committed=state.attempt.committed,
+        healthy_step=state.attempt.healthy_step,
+        exit_code=state.attempt.exit_code,
+        fenced_by=state.attempt.fenced_by,
+        requeue=state.attempt.requeue,
         record_count=fold.position + fold.skipped,
         event_counts={what: outcomes.count(what) for what in OUTCOMES},
     )

@@ -86,7 +86,7 @@ def test_every_node_of_a_job_may_be_interrupted_in_the_same_second(pair: Running
     state = pair.state()
     assert state.phase is Phase.EXITED
     assert state.drain_count == 1
-    assert {identity.split("/")[1] for identity in state.notices} <= {
+    assert {identity.split("/")[1] for identity in state.current.notices} <= {
         "i-0123456789abcdef0",
         "i-0fedcba9876543210",
     }

@@ -45,7 +45,8 @@ def test_a_core_that_counts_on_a_later_deadline_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def hopeful(state: State, *, now_unix_ms: int, **changes: Any) -> Budget:
-        return budget_of(state, now_unix_ms=now_unix_ms, deadline_unix_ms=FAR_UNIX_MS)
+        later = changes | {"deadline_unix_ms": FAR_UNIX_MS}
+        return budget_of(state, now_unix_ms=now_unix_ms, **later)
 
     monkeypatch.setattr(decide_stop, "budget_of", hopeful)
     found = explore(SMALL)

@@ -151,7 +151,8 @@ def _inputs(scenario: Scenario, chance: random.Random) -> list[i.AnyInput]:
     reports: list[i.AnyInput] = [notice] * 4
     reports += [i.WithdrawNotice(source="spot", native_id=native) for native in "ab"] * 2
     reports += [scenario.cordoned(), scenario.positions(busy_for_ms=chance.choice((None, 60_000)))]
-    reports += [scenario.quiesced(chance.choice((0, 1)), step=state.stop_step or 0)]
+    step = 0 if state.stop is None else state.stop.step
+    reports += [scenario.quiesced(chance.choice((0, 1)), step=step)]
     reports += [
         scenario.staged(),
         scenario.durable(),
@@ -161,7 +162,7 @@ def _inputs(scenario: Scenario, chance: random.Random) -> list[i.AnyInput]:
     lost = chance.random() < 0.5
     reports += [i.ReportRanksLost(missing=(), node_lost=lost, reason="died"), i.Tick()]
     reports += [i.ReportFenced(by_epoch=2), i.ReportHealthyStep(step=1)]
-    reports += [i.ReportSaveFailed(generation_id=state.generation_id or "", reason="disk full")]
+    reports += [i.ReportSaveFailed(generation_id=scenario.generation_id, reason="disk full")]
     reports += [i.ReportRequeueRecorded(record=RECORD), i.FormWorld(world_size=4, save_bytes=7)]
     return reports
 

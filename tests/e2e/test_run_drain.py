@@ -43,7 +43,7 @@ def test_one_rank_saves_leaves_and_comes_back_at_the_next_step(job: RunningJob) 
     assert job.steps(0, epoch=2) == list(range(published.step + 1, published.step + 5))
     assert job.find(e.HealthyStepReached, epoch=2)[0].step == published.step + 1
     assert job.find(e.AttemptFinished, epoch=2)[0].exit_code == 0
-    assert job.state(2).requeue is not None
+    assert job.state(2).attempt.requeue is not None
 
 
 def test_two_nodes_stop_at_one_step_whichever_node_hears(pair: RunningJob) -> None:
@@ -94,7 +94,7 @@ def test_a_job_that_ends_by_itself_gives_its_own_exit_code(job: RunningJob) -> N
     agent = job.start(job.toy("--steps", "3", "--exit-code", "7"))
     assert agent.wait() == 7
     assert job.find(e.AttemptFinished)[0].exit_code == 7
-    requeue = job.state().requeue
+    requeue = job.state().attempt.requeue
     assert requeue is not None
     assert requeue.cause == "failed"
 

@@ -87,7 +87,7 @@ def test_a_soft_notice_far_ahead_is_waited_for_and_can_be_taken_back(job: Runnin
     job.wait(lambda: job.steps(0)[-1] > step + 5 or None, what="more steps")
     job.notify(in_s=120, native_id="second")
     assert agent.wait() == 75
-    assert job.state().drain_id == f"{job.job}/1/2"
+    assert job.state().current.drain_id == f"{job.job}/1/2"
     assert job.find(e.ManifestPublished) != []
 
 

@@ -147,5 +147,5 @@ def test_an_attempt_drains_itself_when_its_time_is_over(job: RunningJob) -> None
     assert received.notice.notice_class == "hard"
     assert "for 2 s, its configured limit" in received.notice.detail
     assert len(job.find(ManifestPublished)) == 1
-    assert job.state().requeue is not None
-    assert job.state().cause == "job_timeout"
+    assert job.state().attempt.requeue is not None
+    assert job.state().current.cause == "job_timeout"

@@ -13,16 +13,17 @@ from drainfsm.core import inputs as i
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.deadline import next_wake_unix_ms
 from drainfsm.core.decider import decide
+from drainfsm.core.effects import AnyEffect, effects_of
 from drainfsm.core.fold import Fold
 from drainfsm.core.records import Record
 from drainfsm.core.rules import broken_rules, missed_deadline
-from drainfsm.core.state import State
+from drainfsm.core.state import State, first_state
 from drainfsm.errors import InputRejectedError, NoticeRejectedError
 from drainfsm.machine import DrainModel
 from drainfsm.testing import strategies
 
 START_UNIX_MS = 1_800_000_000_000
-MODEL = DrainModel(State(job_id="job", epoch=3))
+MODEL = DrainModel(first_state(job_id="job", epoch=3))
 """Built once: building a ``transitions`` machine costs more than a whole example."""
 
 REPEATABLE_EXCEPTIONS = (i.ReportCheckpointFailed, i.ReportSource, i.ReportRestored)
@@ -82,11 +83,19 @@ class Drains(RuleBasedStateMachine):
         for one in events:
             event(type(one).__name__)
             self.model.step(one)
+            for effect in effects_of(one, self.fold.state):
+                self.sane(effect)
         self.history.append(record)
         self.states.append(self.fold.state)
         if not isinstance(given, REPEATABLE_EXCEPTIONS):
             again = decide(self.fold.state, given, now_unix_ms=self.now_unix_ms)
             assert again == (), f"the same {type(given).__name__} again added {again}"
+
+    def sane(self, effect: AnyEffect) -> None:
+        """No instant is made up: what is not known never becomes the year 1970."""
+        for name in effect.__struct_fields__:
+            if name.endswith("_unix_ms") and (at := getattr(effect, name)) is not None:
+                assert abs(at - START_UNIX_MS) < 30 * strategies.DAY_MS, effect
 
     @rule(data=st.data())
     def any_input(self, data: Any) -> None:

@@ -82,4 +82,4 @@ def test_a_machine_that_follows_it_goes_through_the_same_states(path: Path) -> N
         for record in log.records:
             assert machine.apply(record) == fold.read(record)
             assert machine.state == fold.state.phase.value
-        assert machine.drain == fold.state
+        assert machine.folded == fold.state

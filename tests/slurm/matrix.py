@@ -185,15 +185,15 @@ def play(row: Row, cluster: Cluster, node: str) -> Seen:
         sent = "SIGUSR1 to the agent" if "SIGUSR1 says no more" in job.output() else sent
     resumed = _resume(row, job, node)
     state = job.seen.state(1)
-    assert state.deadline_unix_ms is not None
+    assert state.current.deadline_unix_ms is not None
     return Seen(
         row=row,
-        cause=state.cause,
+        cause=state.current.cause,
         sent=sent,
-        deadline_s=state.deadline_unix_ms / 1_000 - began,
+        deadline_s=state.current.deadline_unix_ms / 1_000 - began,
         killed_s=None if killed is None else killed - began,
         decision=_decision(job),
-        saved_step=state.committed.step if state.committed else None,
+        saved_step=state.attempt.committed.step if state.attempt.committed else None,
         resumed_step=resumed,
     )
 
@@ -280,12 +280,12 @@ def in_a_row(cluster: Cluster, node: str, *, count: int) -> list[str]:
         cluster.run("sh", "-c", order.format(job=job.job_id, node=node))
         _until(lambda: job.seen.steps(0, drain + 1), f"attempt {drain + 1}", job)  # noqa: B023
         state = job.seen.state(drain)
-        assert state.committed is not None
-        saved, last = state.committed.step, job.seen.steps(0, drain)[-1]
+        assert state.attempt.committed is not None
+        saved, last = state.attempt.committed.step, job.seen.steps(0, drain)[-1]
         first = job.seen.steps(0, drain + 1)[0]
         bad = "" if (saved, first) == (last, last + 1) else " **wrong**"
-        lines.append(f"| {drain} | {state.cause} | {last} | {saved} | {first}{bad} |")
-        sys.stderr.write(f"drain {drain}: {state.cause}, resumed at {first}{bad}\n")
+        lines.append(f"| {drain} | {state.current.cause} | {last} | {saved} | {first}{bad} |")
+        sys.stderr.write(f"drain {drain}: {state.current.cause}, resumed at {first}{bad}\n")
     job.cancel()
     return lines
 

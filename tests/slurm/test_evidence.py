@@ -42,11 +42,14 @@ def test_a_limit_that_is_lowered_brings_the_drain_forward(cluster: Cluster, subm
     exited = job.seen.wait_anyway(lambda: _last(job, e.Exited), what="the job's exit")
     assert exited.remaining_ms > 0
     state = job.seen.state(1)
-    assert (state.cause, state.deadline_unix_ms) == ("time_limit_shortened", end_unix_ms)
+    assert (state.current.cause, state.current.deadline_unix_ms) == (
+        "time_limit_shortened",
+        end_unix_ms,
+    )
     assert job.seen.find(e.DrainDue)[0].reason == "latest safe start"
-    assert state.committed is not None
+    assert state.attempt.committed is not None
     job.wait_steps(1, epoch=2)
-    assert job.seen.steps(0, 2)[0] == state.committed.step + 1
+    assert job.seen.steps(0, 2)[0] == state.attempt.committed.step + 1
 
 
 def test_a_drained_node_is_left_for_another_one(cluster: Cluster, submit: Submit) -> None:
@@ -60,7 +63,7 @@ def test_a_drained_node_is_left_for_another_one(cluster: Cluster, submit: Submit
     assert (notice.cause, notice.notice_class) == ("node_drain", NoticeClass.SOFT)
     assert (notice.nodes, notice.detail) == ((node,), f"{node}: bad memory")
     assert notice.deadline_unix_ms is None
-    assert state.cause == "node_drain"
+    assert state.current.cause == "node_drain"
     assert job.field("NodeList") != node
 
 
@@ -110,8 +113,8 @@ def test_without_scontrol_the_job_drains_on_signals_and_says_what_is_missing(
     cluster.run("scancel", "--batch", "--signal=TERM", job.job_id)
     job.wait_state("FAILED")
     state = job.seen.state(1)
-    assert (state.cause, state.exit_code) == ("unknown", 75)
-    assert state.committed is not None
+    assert (state.current.cause, state.attempt.exit_code) == ("unknown", 75)
+    assert state.attempt.committed is not None
     assert "will not come back by itself: cannot run /missing/scontrol" in job.output()
 
 
@@ -133,8 +136,8 @@ def test_where_requeue_is_off_the_job_submits_itself_again(
     cluster.run("scancel", "--batch", "--signal=USR1", job.job_id)
     job.wait_steps(3, epoch=2)
     state = job.seen.state(1)
-    assert state.requeue is not None
-    assert job.seen.steps(0, 2)[0] == state.requeue.resume_step
+    assert state.attempt.requeue is not None
+    assert job.seen.steps(0, 2)[0] == state.attempt.requeue.resume_step
     (start,) = job.seen.find(e.AttemptStarted, 2)
     next_id = str(int(job.job_id) + 1)
     assert start.attempt_id.startswith(f"slurm-{next_id}.0-")
@@ -162,7 +165,7 @@ def test_every_task_of_an_array_is_a_job_of_its_own(cluster: Cluster, submit: Su
     resumed = cluster.wait(lambda: started(2), what="two jobs that train again")
     for name in names:
         job.seen.job = name
-        record = job.seen.state(1).requeue
+        record = job.seen.state(1).attempt.requeue
         assert record is not None
         assert record.resume_step == resumed[name] > 0
 
@@ -174,9 +177,9 @@ def test_torchrun_on_several_nodes_is_drained_and_resumes(cluster: Cluster, subm
     cluster.run("scancel", "--signal=USR1", job.job_id)
     job.wait_steps(3, epoch=2, rank=3)
     state = job.seen.state(1)
-    assert (state.world_size, state.node_count) == (4, 2)
-    assert state.requeue is not None
-    assert job.seen.steps(3, 2)[0] == state.requeue.resume_step > 0
+    assert (state.attempt.world_size, state.attempt.node_count) == (4, 2)
+    assert state.attempt.requeue is not None
+    assert job.seen.steps(3, 2)[0] == state.attempt.requeue.resume_step > 0
 
 
 def _end(job: SlurmJob, count: int) -> e.NoticeReceived | None:

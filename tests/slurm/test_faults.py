@@ -57,7 +57,7 @@ def test_jobs_whose_node_is_lost_run_twice_and_only_the_new_copies_count(
         assert job.seen.steps(0, 2)[0] == restored.step + 1
     assert [fence.by_epoch for fence in blind.seen.find(e.AttemptFenced, 1)] == [2]
     assert not seeing.seen.find(e.AttemptFenced, 1)
-    assert seeing.seen.state(1).cause == "requeue"
+    assert seeing.seen.state(1).current.cause == "requeue"
     assert "Slurm has requeued the job already: restart 1" in seeing.output()
     cluster.restart_daemons()
 
@@ -104,11 +104,11 @@ def test_where_every_process_is_signalled_launcher_and_ranks_leave_it_to_the_age
     for order, job in jobs.items():
         _wait_over(job)
         state = job.seen.state(1)
-        assert (order, state.cause) == (order, ORDERS[order][1])
-        assert state.committed is not None
-        assert state.committed.step == job.seen.steps(1)[-1]
-        if state.cause == "cancelled":
+        assert (order, state.current.cause) == (order, ORDERS[order][1])
+        assert state.attempt.committed is not None
+        assert state.attempt.committed.step == job.seen.steps(1)[-1]
+        if state.current.cause == "cancelled":
             job.wait_state("CANCELLED")
         else:
             job.wait_steps(1, epoch=2)
-            assert job.seen.steps(0, 2)[0] == state.committed.step + 1
+            assert job.seen.steps(0, 2)[0] == state.attempt.committed.step + 1

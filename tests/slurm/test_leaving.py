@@ -18,7 +18,7 @@ SAVED_STEP_MISSING = -1
 def resumes(job: SlurmJob, *, after: int = 1, rank: int = 0) -> int:
     """Wait until the next attempt trains. The step that was saved: it goes on at the next one."""
     job.wait_steps(3, epoch=after + 1, rank=rank)
-    record = job.seen.state(after).requeue
+    record = job.seen.state(after).attempt.requeue
     assert record is not None
     saved = SAVED_STEP_MISSING if record.step is None else record.step
     assert job.seen.steps(rank, after + 1)[0] == saved + 1
@@ -38,7 +38,7 @@ def test_a_preempted_job_leaves_in_its_grace_and_resumes(cluster: Cluster, submi
     saved = resumes(job)
     assert job.seen.steps(0, 1)[-1] == saved
     state = job.seen.state(1)
-    assert (state.cause, state.has_hard_notice) == ("preemption", True)
+    assert (state.current.cause, state.current.has_hard_notice) == ("preemption", True)
     assert job.field("Restarts") == "1"
     assert f"slurm: job {job.job_id} is requeued" in job.output()
     for epoch in (1, 2):
@@ -87,8 +87,8 @@ def test_whatever_is_signalled_the_job_saves_once_and_comes_back_unless_cancelle
         else:
             resumes(job, rank=rank)
         state = job.seen.state(1)
-        assert (name, state.cause) == (name, ORDERS[name][2])
-        assert state.committed is not None
-        assert state.committed.step == job.seen.steps(rank)[-1]
+        assert (name, state.current.cause) == (name, ORDERS[name][2])
+        assert state.attempt.committed is not None
+        assert state.attempt.committed.step == job.seen.steps(rank)[-1]
         assert len(job.seen.find(e.SaveStarted)) == 1
     assert "Slurm has requeued the job already: restart 1" in jobs["requeue"].output()

@@ -10,11 +10,11 @@ from drainfsm.errors import ConfigError, JournalUnusableError
 from drainfsm.log.journal import Journal, journal_path
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.coordinator.attempt import Attempt, claim_attempt
+from drainfsm.runtime.coordinator.attempt import ClaimedAttempt, claim_attempt
 from drainfsm.store import CommitLog, open_store
 
 
-def claimed(store: Path, state_dir: Path, *, job: str = "job") -> Attempt:
+def claimed(store: Path, state_dir: Path, *, job: str = "job") -> ClaimedAttempt:
     config = RunConfig(job=job, store=str(store), state_dir=state_dir, command=("true",))
     attempt = claim_attempt(config, Clock(), warn=lambda text: None)
     attempt.journal.close()

@@ -62,7 +62,7 @@ def test_an_unknown_kind_is_kept_byte_for_byte_and_changes_nothing() -> None:
     assert json.loads(codec.encode(record)) == wire
     fold = Fold(job_id="job", epoch=1)
     assert fold.read(record)
-    assert fold.state.started
+    assert fold.state.attempt.started
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from drainfsm.core.deadline import next_wake_unix_ms
 from drainfsm.core.decider import decide
 from drainfsm.core.fold import evolve
 from drainfsm.core.rules import broken_rules
-from drainfsm.core.state import Phase, State
+from drainfsm.core.state import Phase, first_state, known
 from drainfsm.errors import EventRefusedError, InputRejectedError, NoticeRejectedError
 from drainfsm.testing.scenario import NOON_UNIX_MS, Scenario
 
@@ -52,7 +52,7 @@ def test_a_drain_that_goes_well_passes_every_state_in_order() -> None:
 def test_the_stop_step_is_the_highest_reported_step_plus_one() -> None:
     s = Scenario()
     s.given(s.notice(), s.cordoned(), s.positions(step=41))
-    assert s.state.stop_step == 42
+    assert known(s.state.stop).step == 42
 
 
 def test_a_second_notice_of_the_same_identity_adds_nothing() -> None:
@@ -65,7 +65,7 @@ def test_a_bare_signal_that_comes_twice_is_one_notice() -> None:
     s = Scenario(grace_ms=30_000)
     s.given(s.notice(in_ms=None))
     assert s.wait(1).when(s.notice(in_ms=None)) == ()
-    assert s.state.deadline_unix_ms == NOON_UNIX_MS + 30_000
+    assert s.state.current.deadline_unix_ms == NOON_UNIX_MS + 30_000
 
 
 def test_an_earlier_deadline_is_adopted_and_a_later_one_only_recorded() -> None:
@@ -73,10 +73,10 @@ def test_an_earlier_deadline_is_adopted_and_a_later_one_only_recorded() -> None:
     s.given(s.notice(in_ms=60_000))
     later = s.when(s.notice(in_ms=90_000, native_id="n2"))
     assert kinds(later) == ["notice_received"]
-    assert s.state.deadline_unix_ms == NOON_UNIX_MS + 60_000
+    assert s.state.current.deadline_unix_ms == NOON_UNIX_MS + 60_000
     earlier = s.when(s.notice(in_ms=40_000, native_id="n3"))
     assert kinds(earlier) == ["notice_received", "deadline_shortened"]
-    assert s.state.deadline_unix_ms == NOON_UNIX_MS + 40_000
+    assert s.state.current.deadline_unix_ms == NOON_UNIX_MS + 40_000
 
 
 STATES = ["noticed", "held", "quiescing", "saving", "staged", "durable", "verified", "published"]
@@ -112,7 +112,7 @@ def test_second_and_third_notices_at_every_state_never_start_another_save(
     for native_id in ("n2", "n3"):
         s.when(s.notice(in_ms=in_ms, native_id=native_id))
     assert s.state.phase is before.phase, "55 s are plenty: nothing is given up"
-    assert s.state.deadline_unix_ms == NOON_UNIX_MS + min(60_000, in_ms)
+    assert s.state.current.deadline_unix_ms == NOON_UNIX_MS + min(60_000, in_ms)
     saves = [one for r in s.history for one in r.events if isinstance(one, e.SaveStarted)]
     assert len(saves) <= 1
     assert broken_rules(s.history) == []
@@ -225,9 +225,7 @@ def test_nothing_is_published_unless_every_file_was_verified() -> None:
 def test_bytes_of_fewer_ranks_than_the_world_are_refused() -> None:
     s = Scenario().saving()
     with pytest.raises(InputRejectedError, match="3 rank"):
-        s.when(
-            i.ReportStaged(generation_id=s.state.generation_id or "", staged_bytes=1, rank_count=3)
-        )
+        s.when(i.ReportStaged(generation_id=s.generation_id, staged_bytes=1, rank_count=3))
 
 
 def test_a_commit_that_was_overtaken_by_the_decision_to_leave_is_still_recorded() -> None:
@@ -235,16 +233,14 @@ def test_a_commit_that_was_overtaken_by_the_decision_to_leave_is_still_recorded(
     s.given(s.staged(), s.durable(), s.verified()).wait(54_500)
     assert kinds(s.when(i.Tick())) == ["save_abandoned"]
     assert kinds(s.when(s.published())) == ["checkpoint_committed"]
-    assert s.state.committed is not None
-    assert s.state.committed.generation_id == s.state.generation_id
+    assert s.state.attempt.committed is not None
+    assert s.state.attempt.committed.generation_id == s.generation_id
 
 
 def test_a_full_disk_while_saving_abandons_and_names_it() -> None:
     s = Scenario().saving()
     (abandoned,) = s.when(
-        i.ReportSaveFailed(
-            generation_id=s.state.generation_id or "", reason="rank 2: no space left"
-        )
+        i.ReportSaveFailed(generation_id=s.generation_id, reason="rank 2: no space left")
     )
     assert isinstance(abandoned, e.SaveAbandoned)
     assert abandoned.reason == "rank 2: no space left"
@@ -278,11 +274,11 @@ def test_with_the_last_soft_notice_withdrawn_the_drain_is_cancelled_and_another_
     first = i.WithdrawNotice(source="spot", native_id="n1")
     second = i.WithdrawNotice(source="spot", native_id="n2")
     assert kinds(s.when(first)) == ["notice_withdrawn"]
-    assert s.state.deadline_unix_ms == NOON_UNIX_MS + 600_000, "min over all ever accepted"
+    assert s.state.current.deadline_unix_ms == NOON_UNIX_MS + 600_000, "min over all ever accepted"
     assert kinds(s.when(second)) == ["notice_withdrawn", "drain_cancelled"]
     assert kinds(s.when(s.notice(in_ms=900_000, hard=False))) == ["notice_received"]
-    assert s.state.drain_id == "job/1/2"
-    assert s.state.deadline_unix_ms == NOON_UNIX_MS + 900_000
+    assert s.state.current.drain_id == "job/1/2"
+    assert s.state.current.deadline_unix_ms == NOON_UNIX_MS + 900_000
 
 
 def test_a_withdrawal_after_the_stop_step_was_agreed_changes_nothing() -> None:
@@ -344,7 +340,7 @@ def test_an_attempt_that_has_finished_is_not_lost_when_a_newer_one_claims() -> N
 
 def test_a_commit_of_what_was_not_verified_is_refused_in_every_state() -> None:
     s = Scenario().saving()
-    s.when(i.ReportSaveFailed(generation_id=s.state.generation_id or "", reason="disk full"))
+    s.when(i.ReportSaveFailed(generation_id=s.generation_id, reason="disk full"))
     assert s.state.phase is Phase.LEAVING
     with pytest.raises(InputRejectedError, match="not verified"):
         s.when(s.published())
@@ -384,19 +380,19 @@ def _budget() -> Budget:
 
 def test_nothing_is_accepted_before_the_attempt_started() -> None:
     with pytest.raises(InputRejectedError, match="has not started"):
-        decide(State(), i.Tick(), now_unix_ms=NOON_UNIX_MS)
+        decide(first_state(job_id="job", epoch=1), i.Tick(), now_unix_ms=NOON_UNIX_MS)
 
 
 def test_a_late_report_of_a_drain_that_was_called_off_is_not_taken_for_the_next_ones() -> None:
     s = Scenario()
     s.given(s.notice(hard=False), i.WithdrawNotice(source="spot", native_id="n1"))
-    called_off = s.state.drain_id
+    called_off = s.state.current.drain_id
     s.given(s.notice(native_id="n2"))
     assert s.when(replace(s.cordoned(), drain_id=called_off)) == ()
-    s.given(replace(s.cordoned(), drain_id=s.state.drain_id))
+    s.given(replace(s.cordoned(), drain_id=s.state.current.drain_id))
     assert s.when(replace(s.positions(step=7), drain_id=called_off)) == ()
     assert kinds(s.when(s.positions(step=100))) == ["stop_step_agreed"]
-    assert s.state.stop_step == 101
+    assert known(s.state.stop).step == 101
 
 
 def test_a_world_is_formed_once_and_again_when_its_ranks_are_restarted_or_others() -> None:
@@ -415,4 +411,4 @@ def test_a_world_is_formed_once_and_again_when_its_ranks_are_restarted_or_others
     assert form(4, 0, 1) == (again,), "until they say otherwise, as large as before"
     assert form(4, 8, 1) == ()
     assert form(2, 0, 2) == (e.WorldFormed(world_size=2, save_bytes=0, restart=2),)
-    assert (scenario.state.world_size, scenario.state.restart) == (2, 2)
+    assert (scenario.state.attempt.world_size, scenario.state.attempt.restart) == (2, 2)

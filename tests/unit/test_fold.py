@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -11,10 +11,20 @@ import pytest
 from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import SAMPLES_MAX, Sample
-from drainfsm.core.effects import HoldRanks, LeaveRanks, RecordRequeue, ResumeTraining, effects_of
+from drainfsm.core.effects import (
+    AnyEffect,
+    HoldRanks,
+    LeaveRanks,
+    RecordRequeue,
+    ResumeTraining,
+    effects_of,
+)
 from drainfsm.core.fold import Fold, evolve
+from drainfsm.core.handlers import HANDLERS
+from drainfsm.core.inputs import AnyInput
+from drainfsm.core.lifecycle import TABLE
 from drainfsm.core.records import Record
-from drainfsm.core.state import State
+from drainfsm.core.state import ACTIVE, Drain, State, first_state, known
 from drainfsm.errors import EventRefusedError, RecordUnreadableError
 from drainfsm.testing.scenario import STORE, Scenario
 
@@ -69,7 +79,7 @@ def test_many_records_at_once_are_folded_as_one_by_one() -> None:
         one_by_one.position,
         one_by_one.skipped,
     )
-    state = State(job_id="job", epoch=1)
+    state = first_state(job_id="job", epoch=1)
     for event in [event for record in history for event in record.events]:
         state = evolve(state, event)
     assert at_once.state == state
@@ -124,13 +134,13 @@ def test_the_table_itself_refuses_an_incomplete_verification(
     s = Scenario().saving()
     s.given(s.staged(), s.durable())
     event = e.EntriesVerified(
-        generation_id=s.state.generation_id or "",
+        generation_id=s.generation_id,
         expected_count=9,
         verified_count=9,
         verified_bytes=1_000,
         verify_ms=1,
     )
-    assert evolve(s.state, event).verified
+    assert known(evolve(s.state, event).save).verified
     with pytest.raises(EventRefusedError, match=why):
         evolve(s.state, replace(event, **changed))
 
@@ -155,7 +165,7 @@ def test_the_table_itself_refuses_what_the_decider_would_not_do() -> None:
         source="spot",
         native_id="n1",
         from_unix_ms=1,
-        to_unix_ms=(s.state.deadline_unix_ms or 0) + 1,
+        to_unix_ms=s.state.current.deadline_unix_ms + 1,
         act_at_unix_ms=0,
         budget=started.budget,
     )
@@ -186,9 +196,9 @@ def test_a_second_drain_starts_with_nothing_of_the_first() -> None:
     s.given(s.notice(in_ms=40_000, hard=False), s.cordoned())
     s.given(i.WithdrawNotice(source="spot", native_id="n1"))
     s.given(s.notice(in_ms=90_000, native_id="n2"))
-    assert s.state.cordon is None
-    assert s.state.deadline_unix_ms == s.now_unix_ms + 90_000
-    assert list(s.state.notices) == ["spot/n2"]
+    assert s.state.current.cordon is None
+    assert s.state.current.deadline_unix_ms == s.now_unix_ms + 90_000
+    assert list(s.state.current.notices) == ["spot/n2"]
     assert [e.kind_of(x) for x in s.when(s.cordoned())] == ["node_cordoned"]
 
 
@@ -200,10 +210,42 @@ def test_the_newest_samples_are_kept() -> None:
             generation_id=f"g{step}", manifest_digest="d", slot=step, step=step, sample=sample
         )
         s.when(report)
-    assert len(s.state.samples) == SAMPLES_MAX
-    assert s.state.samples[-1].durable_ms == SAMPLES_MAX + 4
-    assert s.state.committed is not None
-    assert s.state.committed.step == SAMPLES_MAX + 4
+    assert len(s.state.attempt.samples) == SAMPLES_MAX
+    assert s.state.attempt.samples[-1].durable_ms == SAMPLES_MAX + 4
+    assert s.state.attempt.committed is not None
+    assert s.state.attempt.committed.step == SAMPLES_MAX + 4
+
+
+@pytest.mark.parametrize("of", [State, e.Event, AnyEffect, AnyInput])
+def test_no_instant_has_a_default_that_could_be_taken_for_one(of: Any) -> None:
+    """An instant is stated, or None: nothing else can stand in for one that is not known."""
+    structs = msgspec.inspect.multi_type_info(_structs_in(of))
+    instants = [
+        (one.cls.__name__, field)
+        for one in structs
+        if isinstance(one, msgspec.inspect.StructType)
+        for field in one.fields
+        if field.name.endswith("_unix_ms")
+    ]
+    assert instants
+    assert [at for at in instants if at[1].default not in (None, msgspec.NODEFAULT)] == []
+
+
+def _structs_in(of: Any) -> set[type[msgspec.Struct]]:
+    """All that a type is made of."""
+    if isinstance(of, type) and issubclass(of, msgspec.Struct):
+        hints = get_type_hints(of)
+        return {of}.union(*(_structs_in(hint) for hint in hints.values()))
+    return set().union(*(_structs_in(part) for part in get_args(of)))
+
+
+def test_a_handler_that_counts_on_a_drain_is_of_an_event_that_drains_alone_allow() -> None:
+    counting = {
+        kind for kind, handler in HANDLERS.items() if get_type_hints(handler)["drain"] is Drain
+    }
+    assert counting
+    for kind in counting:
+        assert set(TABLE[kind]) <= ACTIVE, kind
 
 
 def test_what_is_to_be_done_follows_from_the_event_and_the_state_after_it() -> None:

@@ -85,7 +85,7 @@ def test_another_machine_follows_from_the_records_and_skips_repeats() -> None:
     for record in records:
         assert follower.apply(record)
         assert not follower.apply(record)
-    assert follower.drain == machine.drain
+    assert follower.folded == machine.folded
     assert (follower.state, entered) == ("quiescing", ["quiescing"])
 
 

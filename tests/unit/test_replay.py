@@ -100,7 +100,7 @@ def test_the_final_state_is_that_of_the_fold() -> None:
     final = _replay(*scenario.history).final
     state = scenario.state
     assert final.phase is state.phase is Phase.EXITED
-    assert final.committed == state.committed
+    assert final.committed == state.attempt.committed
     assert final.exit_code == 75
     assert final.requeue == _requeue()
     assert final.drains == ("job/1/1",)

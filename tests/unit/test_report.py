@@ -30,7 +30,7 @@ SAMPLE = Sample(world_size=4, save_bytes=10_000_000, store=STORE, durable_ms=400
 
 
 def _committed(scenario: Scenario, *, step: int) -> i.ReportCheckpoint:
-    epoch = scenario.state.epoch
+    epoch = scenario.state.attempt.epoch
     return i.ReportCheckpoint(
         generation_id=f"e{epoch:06d}-s{step:012d}-p",
         manifest_digest="sha256:00",
@@ -169,7 +169,7 @@ def test_the_numbers_of_a_save_that_had_no_room_are_in_its_event_and_explained()
         i.ReportCheckpointFailed(generation_id="g", step=3, reason="no room", memory=memory)
     )
     scenario.saving()
-    generation_id = scenario.state.generation_id or ""
+    generation_id = scenario.generation_id
     scenario.when(i.ReportSaveFailed(generation_id=generation_id, reason="no room", memory=memory))
     (abandoned,) = [x for x in events_of(scenario.history) if isinstance(x, e.SaveAbandoned)]
     assert abandoned.memory == memory

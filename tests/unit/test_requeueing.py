@@ -12,7 +12,7 @@ import pytest
 from drainfsm.core.budget import Sample
 from drainfsm.core.orders import CapacitySettings, CheckpointSettings
 from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
-from drainfsm.core.state import Committed, State
+from drainfsm.core.state import Attempt, Committed
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import requeue
 from drainfsm.runtime.coordinator.devices import accelerators
@@ -52,9 +52,13 @@ def config(**options: Any) -> RunConfig:
     return RunConfig(job="job", store="/s", command=("train", "x"), state_dir=Path("/t"), **options)
 
 
-def recorded(state: State, **options: Any) -> RequeueRecord:
+def recorded(attempt: Attempt, **options: Any) -> RequeueRecord:
     given: dict[str, Any] = {"config": config(), "before": None, "restored": None} | options
-    return requeue_record(state, cause="lost", now_unix_ms=5, **given)
+    return requeue_record(attempt, cause="lost", now_unix_ms=5, **given)
+
+
+def running(**fields: Any) -> Attempt:
+    return Attempt(job_id="job", epoch=2, **fields)
 
 
 def restored(generation: str = "old", **options: Any) -> NodeRestored:
@@ -75,10 +79,8 @@ def test_every_field_is_filled_from_configuration_or_measurement() -> None:
         checkpoint=CheckpointSettings(layout={"dp": 2}, digests=digests),
         capacity=CapacitySettings(accelerators=16, topology="nvl72"),
     )
-    state = State(
-        job_id="job", epoch=2, world_size=2, node_count=1, committed=NEW, samples=(SAMPLE,)
-    )
-    assert recorded(state, config=given, restored=restored()) == RequeueRecord(
+    attempt = running(world_size=2, node_count=1, committed=NEW, samples=(SAMPLE,))
+    assert recorded(attempt, config=given, restored=restored()) == RequeueRecord(
         job_id="job",
         epoch=2,
         cause="lost",
@@ -100,7 +102,7 @@ def test_every_field_is_filled_from_configuration_or_measurement() -> None:
 
 
 def test_what_was_not_measured_keeps_what_the_record_before_says() -> None:
-    record = recorded(State(job_id="job", epoch=2, committed=OLD), before=BEFORE)
+    record = recorded(running(committed=OLD), before=BEFORE)
     assert record.capacity == msgspec.structs.replace(BEFORE.capacity, node_count=1)
     assert record.digests.config.startswith("command-sha256:")
 
@@ -108,32 +110,32 @@ def test_what_was_not_measured_keeps_what_the_record_before_says() -> None:
 def test_devices_are_counted_where_nobody_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requeue, "accelerators", lambda: 8)
     two = config(nnodes=2, coordinator="host:1")
-    assert recorded(State(), config=two).capacity.accelerator_count == 16
+    assert recorded(running(), config=two).capacity.accelerator_count == 16
 
 
 @pytest.mark.parametrize(
-    ("state", "before", "loaded", "shape"),
+    ("attempt", "before", "loaded", "shape"),
     [
-        (State(world_size=2, committed=NEW), BEFORE, restored(), (2, {"dp": 2})),
-        (State(world_size=2, committed=OLD), BEFORE, None, (4, {"dp": 4})),
+        (running(world_size=2, committed=NEW), BEFORE, restored(), (2, {"dp": 2})),
+        (running(world_size=2, committed=OLD), BEFORE, None, (4, {"dp": 4})),
         (
-            State(world_size=2, committed=OLD),
+            running(world_size=2, committed=OLD),
             msgspec.structs.replace(BEFORE, generation_id="damaged", world_size=8),
             restored(saved_world_size=6, saved_layout={"dp": 6}),
             (6, {"dp": 6}),
         ),
-        (State(world_size=2), None, None, (2, {"dp": 2})),
+        (running(world_size=2), None, None, (2, {"dp": 2})),
     ],
     ids=["committed here", "as it came", "fell back", "fresh"],
 )
 def test_world_size_and_layout_are_those_of_the_generation(
-    state: State,
+    attempt: Attempt,
     before: RequeueRecord | None,
     loaded: NodeRestored | None,
     shape: tuple[int, dict[str, int]],
 ) -> None:
     given = config(checkpoint=CheckpointSettings(layout={"dp": 2}))
-    record = recorded(state, config=given, before=before, restored=loaded)
+    record = recorded(attempt, config=given, before=before, restored=loaded)
     assert (record.world_size, record.layout) == shape
 
 

@@ -17,7 +17,7 @@ from drainfsm.core import events as e
 from drainfsm.core.fold import evolve
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.requeue import RefusedGeneration, RequeueRecord
-from drainfsm.core.state import Committed, State, generation_id
+from drainfsm.core.state import Attempt, Committed, State, generation_id
 from drainfsm.errors import (
     DrainfsmError,
     FormatUnknownError,
@@ -246,12 +246,12 @@ def restored_event(*, refused: tuple[RefusedGeneration, ...]) -> e.CheckpointRes
 
 def test_a_job_leaves_on_what_it_fell_back_to_and_not_on_what_is_damaged() -> None:
     newer = Committed(generation_id=NEWER, manifest_digest="newer", step=4)
-    state = State(started=True, committed=newer)
+    state = State(Attempt(job_id="job", epoch=1, attempt_id="a", committed=newer))
     gone = RefusedGeneration(generation_id=NEWER, reason="damaged")
-    assert evolve(state, restored_event(refused=(gone,))).committed == Committed(
+    assert evolve(state, restored_event(refused=(gone,))).attempt.committed == Committed(
         generation_id=OLDER, manifest_digest="older", step=2
     )
-    assert evolve(state, restored_event(refused=())).committed == newer
+    assert evolve(state, restored_event(refused=())).attempt.committed == newer
     newest = Committed(generation_id="newest", manifest_digest="newest", step=9)
-    later = State(started=True, committed=newest)
-    assert evolve(later, restored_event(refused=(gone,))).committed == newest
+    later = State(Attempt(job_id="job", epoch=1, attempt_id="a", committed=newest))
+    assert evolve(later, restored_event(refused=(gone,))).attempt.committed == newest

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from drainfsm.core import inputs as i
 from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.manifest import Entry
-from drainfsm.core.state import Phase, State
 from drainfsm.runtime.coordinator.node_reports import REFUSALS_MAX, NodeReports
 from drainfsm.runtime.coordinator.saves import Saves
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.testing.scenario import Scenario
 
 
 def formed(*ranks: int, restart: int = 0, save_bytes: int = 0) -> n.NodeFormed:
@@ -73,15 +71,17 @@ def test_who_is_missing_is_told_as_well_as_it_is_known() -> None:
     reports.held(0, held(0, 0, step=5))
     late = MissingRank(rank=1, node=1, last_step=4, phase="eval")
     reports.late(1, n.NodeLate(missing=(late,)))
-    noticed = State(phase=Phase.NOTICED, hold_from_unix_ms=1)
-    assert reports.missing(noticed) == (
+    drain = Scenario(node_count=4, ranks_per_node=1)
+    drain.given(drain.notice(), drain.cordoned())
+    assert reports.missing(drain.state) == (
         late,
         MissingRank(rank=2, node=2, last_step=None, phase="silent"),
         MissingRank(rank=-1, node=3, last_step=None, phase="never attached"),
     )
-    quiescing = replace(noticed, phase=Phase.QUIESCING, quiesced_nodes=frozenset({1, 2, 3}))
-    assert reports.missing(quiescing) == (MissingRank(rank=0, node=0, last_step=5, phase="silent"),)
-    assert reports.missing(State()) == ()
+    drain.given(drain.positions(), *drain.all_quiesced()[1:])
+    silent = MissingRank(rank=0, node=0, last_step=5, phase="silent")
+    assert reports.missing(drain.state) == (silent,)
+    assert reports.missing(Scenario().state) == ()
 
 
 def refused(rank: int, reason: str) -> n.NodeRestoreRefused:

@@ -18,7 +18,7 @@ from drainfsm.runtime.agent.coordinator_link import LocalLink
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import evidence
-from drainfsm.runtime.coordinator.attempt import Attempt, claim_attempt
+from drainfsm.runtime.coordinator.attempt import ClaimedAttempt, claim_attempt
 from drainfsm.runtime.coordinator.coordinator import Coordinator
 from drainfsm.runtime.coordinator.node_server import NodeServer, bind
 from drainfsm.runtime.threads import Tasks, in_thread
@@ -34,7 +34,7 @@ class Host:
     def __init__(
         self,
         config: RunConfig,
-        attempt: Attempt,
+        attempt: ClaimedAttempt,
         coordinator: Coordinator,
         node_server: NodeServer | None,
         warn: Callable[[str], None],
@@ -180,7 +180,7 @@ class Host:
                 await in_thread("nats-stop", lambda: server.stop(timeout_s=asked_s))
 
 
-async def _with_evidence(attempt: Attempt, config: RunConfig) -> Attempt:
+async def _with_evidence(attempt: ClaimedAttempt, config: RunConfig) -> ClaimedAttempt:
     """A replacement on another machine finds in the stream what the journals here lack."""
     start = attempt.start
     if start.samples or attempt.epoch == 1 or not config.nats:

@@ -101,11 +101,12 @@ class Actions:
     def _run(self, effect: fx.AnyEffect, state: State) -> None:
         match effect:
             case fx.CordonNodes(nodes=names):
-                if self._cordoned_drain != state.drain_id:
-                    self._cordoned_drain = state.drain_id
-                    self._tasks.start(self._cordon(names, state.drain_id))
+                drain_id = state.current.drain_id
+                if self._cordoned_drain != drain_id:
+                    self._cordoned_drain = drain_id
+                    self._tasks.start(self._cordon(names, drain_id))
             case fx.HoldRanks(answer_by_unix_ms=answer_by):
-                self._hold(answer_by, state.drain_id)
+                self._hold(answer_by, state.current.drain_id)
             case fx.ReleaseTo(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by):
                 self._reports.begin_release()
                 self._nodes.tell(n.ReleaseNode(stop_step=stop_step, quiesce_by_unix_ms=quiesce_by))
@@ -135,16 +136,19 @@ class Actions:
         if self._leave is not None:
             leave = n.LeaveNode(at_step=None, kill_by_unix_ms=self._leave.kill_by_unix_ms)
             self._nodes.tell(leave, (node,))
-        elif state.phase is Phase.NOTICED and state.hold_from_unix_ms is not None:
-            hold = n.HoldNode(answer_by_unix_ms=state.quiesce_by_unix_ms, drain_id=state.drain_id)
-            self._nodes.tell(hold, (node,))
+        elif state.phase is Phase.NOTICED and (hold := state.current.hold) is not None:
+            order = n.HoldNode(
+                answer_by_unix_ms=hold.quiesce_by_unix_ms, drain_id=state.current.drain_id
+            )
+            self._nodes.tell(order, (node,))
 
     # --- deadlines ------------------------------------------------------------------------------
 
     def _tell_backstop(self, state: State) -> None:
         """The agents keep the deadline even if they never hear from here again."""
         if state.phase.active:
-            usable, margin = state.usable_deadline_unix_ms, state.allowances.exit_margin_ms
+            usable = state.current.usable_deadline_unix_ms
+            margin = state.attempt.allowances.exit_margin_ms
             backstop = n.SetBackstop(
                 kill_by_unix_ms=usable - margin // 2, exit_by_unix_ms=usable - margin // 8
             )
@@ -226,12 +230,14 @@ class Actions:
                 )
             )
 
-    async def _leave_ranks(self, state: State, kill_by_unix_ms: int) -> None:
-        at_step = state.stop_step
-        if state.phase is Phase.LOST:
-            at_step = None
-        elif at_step is None and self._reports.world_size:
-            at_step = await self._common_step(kill_by_unix_ms, state.drain_id)
+    async def _leave_ranks(self, state: State, kill_by_unix_ms: int | None) -> None:
+        at_step = None
+        if kill_by_unix_ms is None:
+            kill_by_unix_ms = self._clock.now_unix_ms()
+        elif state.stop is not None:
+            at_step = state.stop.step
+        elif self._reports.world_size:
+            at_step = await self._common_step(kill_by_unix_ms, state.current.drain_id)
         leave = n.LeaveNode(at_step=at_step, kill_by_unix_ms=kill_by_unix_ms)
         self._leave = leave
         self._nodes.tell(leave)
@@ -263,7 +269,7 @@ class Actions:
         state = self._decisions.state
         if not state.phase.active:
             return SETTLE_S
-        return min(SETTLE_S, self._clock.seconds_until(state.usable_deadline_unix_ms) / 4)
+        return min(SETTLE_S, self._clock.seconds_until(state.current.usable_deadline_unix_ms) / 4)
 
     async def _record_requeue(self, cause: str) -> None:
         await self.saves.settle(timeout_s=self._settle_s())
@@ -273,7 +279,7 @@ class Actions:
         await self.saves.settle(timeout_s=self._settle_s())
         state = self._decisions.state
         record = requeue_record(
-            state,
+            state.attempt,
             cause=cause,
             config=self._config,
             before=self._restore,
@@ -281,8 +287,8 @@ class Actions:
             now_unix_ms=self._clock.now_unix_ms(),
         )
         error = ""
-        if state.fenced_by is not None:
-            error = f"not written: epoch {state.fenced_by} has claimed the job"
+        if state.attempt.fenced_by is not None:
+            error = f"not written: epoch {state.attempt.fenced_by} has claimed the job"
         else:
             try:
                 async with asyncio.timeout(REQUEUE_S):

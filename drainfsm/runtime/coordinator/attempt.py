@@ -14,6 +14,7 @@ import msgspec
 from drainfsm.core.inputs import StartAttempt
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.requeue import RequeueRecord
+from drainfsm.core.state import left_on
 from drainfsm.errors import ConfigError
 from drainfsm.log.journal import Journal, journal_path, journals, prepare_directory
 from drainfsm.runtime.clock import Clock
@@ -25,7 +26,7 @@ from drainfsm.store import Claimed, CommitLog, Head, ObjectStore, open_store
 from drainfsm.store.requeues import read_requeue, restore_for
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """What a claimed attempt runs with."""
 
     job_id: str
@@ -41,12 +42,13 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def target(self) -> RestoreTarget | None:
         """The exact generation to restore; None: train from the beginning."""
         record = self.restore
-        if record is None or record.generation_id is None:
+        named = None if record is None else left_on(record)
+        if record is None or named is None:
             return None
         return RestoreTarget(
-            generation_id=record.generation_id,
-            manifest_digest=record.manifest_digest or "",
-            step=record.step or 0,
+            generation_id=named.generation_id,
+            manifest_digest=named.manifest_digest,
+            step=named.step,
             world_size=record.world_size,
             layout=record.layout,
         )
@@ -100,7 +102,7 @@ def claim_attempt(
     *,
     warn: Callable[[str], None],
     environment: AttemptEnvironment | None = None,
-) -> Attempt:
+) -> ClaimedAttempt:
     """Blocks on the store. From here on earlier attempts are fenced.
 
     Raises:
@@ -127,7 +129,7 @@ def claim_attempt(
     )
     found = environment.evidence(before_epoch=epoch)
     start = _start(config, claimed, found if lost else None, store.url, attempt_id)
-    return Attempt(
+    return ClaimedAttempt(
         job_id=config.job,
         epoch=epoch,
         attempt_id=attempt_id,

@@ -52,7 +52,7 @@ class AttemptEnd:
     def told_to_leave(self, state: State, *, kill_by_unix_ms: int) -> None:
         """Agents kill what is left at that time; soon after it nobody is waited for any more."""
         self._told_to_leave = True
-        limit = kill_by_unix_ms + state.allowances.exit_margin_ms // 4
+        limit = kill_by_unix_ms + state.attempt.allowances.exit_margin_ms // 4
         asyncio.get_running_loop().call_later(self._clock.seconds_until(limit), self._give_up)
 
     def _give_up(self) -> None:
@@ -71,12 +71,12 @@ class AttemptEnd:
 
     def decided(self, state: State) -> None:
         """Called after every decision."""
-        if state.exit_code is None and not (
+        if state.attempt.exit_code is None and not (
             state.phase.over and state.phase is not Phase.CANCELLED
         ):
             return
         gone = self._everybody_exited or state.phase is Phase.EXITED
-        if state.requeue is not None and gone:
+        if state.attempt.requeue is not None and gone:
             self._over.set()
         elif not self._closing:
             self._closing = True
@@ -84,14 +84,14 @@ class AttemptEnd:
 
     def time_left_ms(self, state: State) -> int:
         """For what comes after the end."""
-        if state.deadline_unix_ms is None or state.phase is not Phase.EXITED:
+        if state.phase is not Phase.EXITED:
             return FAREWELL_MS
-        limit = state.usable_deadline_unix_ms - state.allowances.exit_margin_ms // 8
+        limit = state.current.usable_deadline_unix_ms - state.attempt.allowances.exit_margin_ms // 8
         return max(0, min(FAREWELL_MS, limit - self._clock.now_unix_ms()))
 
     def outcome(self, state: State) -> AttemptOutcome:
-        if state.fenced_by is not None:
+        if state.attempt.fenced_by is not None:
             return AttemptOutcome(exit_code=FENCED_EXIT_CODE, requeue=False, state=state)
-        exit_code = EX_TEMPFAIL if state.exit_code is None else state.exit_code
+        exit_code = EX_TEMPFAIL if state.attempt.exit_code is None else state.attempt.exit_code
         requeue = exit_code == EX_TEMPFAIL and (state.phase in (Phase.LOST, Phase.EXITED))
         return AttemptOutcome(exit_code=exit_code, requeue=requeue, state=state)

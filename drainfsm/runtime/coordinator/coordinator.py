@@ -17,7 +17,7 @@ from drainfsm.errors import DrainfsmError
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.actions import Actions
-from drainfsm.runtime.coordinator.attempt import Attempt
+from drainfsm.runtime.coordinator.attempt import ClaimedAttempt
 from drainfsm.runtime.coordinator.attempt_end import AttemptEnd, AttemptOutcome
 from drainfsm.runtime.coordinator.decision_loop import Decided, DecisionLoop
 from drainfsm.runtime.coordinator.narration import narrate
@@ -43,7 +43,7 @@ class Coordinator:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: ClaimedAttempt,
         config: RunConfig,
         clock: Clock,
         *,
@@ -246,12 +246,13 @@ class Coordinator:
 
     def _drain_line(self, state: State) -> str:
         """One line for whoever gave the notice, or took it back."""
-        if state.phase is Phase.CANCELLED:
-            return f"drain {state.drain_id} was called off, and the job goes on"
-        if not state.phase.active or state.deadline_unix_ms is None:
+        drain = state.drain
+        if drain is not None and state.phase is Phase.CANCELLED:
+            return f"drain {drain.drain_id} was called off, and the job goes on"
+        if drain is None or not state.phase.active:
             return f"the job is {state.phase}: nothing follows from the notice"
-        left_s = (state.deadline_unix_ms - self._clock.now_unix_ms()) / 1_000
-        return f"drain {state.drain_id} is {state.phase}, {left_s:.1f} s to its deadline"
+        left_s = (drain.deadline_unix_ms - self._clock.now_unix_ms()) / 1_000
+        return f"drain {drain.drain_id} is {state.phase}, {left_s:.1f} s to its deadline"
 
 
 def _unknown(given: i.AnyInput, state: State) -> str:
@@ -259,7 +260,8 @@ def _unknown(given: i.AnyInput, state: State) -> str:
     if not isinstance(given, i.WithdrawNotice):
         return ""
     identity = f"{given.source}/{given.native_id}"
-    if identity in state.notices:
+    notices = state.drain.notices if state.drain is not None else {}
+    if identity in notices:
         return ""
-    known = ", ".join(sorted(state.notices)) or "none"
+    known = ", ".join(sorted(notices)) or "none"
     return f"there is no notice {identity} to take back; known: {known}"

@@ -14,7 +14,7 @@ from drainfsm.core.events import Event, MissingRank
 from drainfsm.core.fold import evolve
 from drainfsm.core.inputs import AnyInput, Tick
 from drainfsm.core.records import Record
-from drainfsm.core.state import State
+from drainfsm.core.state import State, first_state
 from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import Journal
 from drainfsm.runtime.clock import Clock
@@ -56,7 +56,7 @@ class DecisionLoop:
         missing: Callable[[State], tuple[MissingRank, ...]],
         warn: Callable[[str], None],
     ) -> None:
-        self.state = State(job_id=journal.job_id, epoch=journal.epoch)
+        self.state = first_state(job_id=journal.job_id, epoch=journal.epoch)
         self._journal = journal
         self._clock = clock
         self._act = act
@@ -122,8 +122,8 @@ class DecisionLoop:
     def _record(self, events: tuple[Event, ...], now_unix_ms: int, *, offset: int) -> Record:
         return Record(
             id=uuid.uuid4().hex,
-            job_id=self.state.job_id,
-            epoch=self.state.epoch,
+            job_id=self.state.attempt.job_id,
+            epoch=self.state.attempt.epoch,
             follows=self._journal.count + offset,
             at_unix_ms=now_unix_ms,
             events=events,

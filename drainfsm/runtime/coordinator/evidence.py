@@ -68,9 +68,9 @@ def collect_from(earlier: Mapping[int, Iterator[Record]], *, job_id: str) -> Pas
     for epoch in sorted(earlier, reverse=True)[:ATTEMPTS_MAX]:
         fold, seen = _fold(earlier[epoch], job_id=job_id, epoch=epoch)
         last_seen = last_seen or seen
-        if fold.state.started:
+        if fold.state.attempt.started:
             return PastAttempts(
-                samples=fold.state.samples[-SAMPLES_MAX:], last_seen_unix_ms=last_seen
+                samples=fold.state.attempt.samples[-SAMPLES_MAX:], last_seen_unix_ms=last_seen
             )
     return PastAttempts(last_seen_unix_ms=last_seen)
 

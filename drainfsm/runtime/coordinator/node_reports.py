@@ -184,10 +184,10 @@ class NodeReports:
 
     def missing(self, state: State) -> tuple[MissingRank, ...]:
         match state.phase:
-            case Phase.NOTICED if state.hold_from_unix_ms is not None:
+            case Phase.NOTICED if state.current.hold is not None:
                 waiting = self._nodes - self._held.keys()
-            case Phase.QUIESCING:
-                waiting = self._nodes - state.quiesced_nodes
+            case Phase.QUIESCING if state.stop is not None:
+                waiting = state.stop.waiting
             case _:
                 waiting = frozenset()
         return tuple(rank for node in sorted(waiting) for rank in self.missing_on(node))

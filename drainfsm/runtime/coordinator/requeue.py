@@ -8,14 +8,14 @@ import msgspec
 
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
-from drainfsm.core.state import State
+from drainfsm.core.state import Attempt
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.devices import accelerators
 from drainfsm.runtime.wire.node_messages import NodeRestored
 
 
 def requeue_record(
-    state: State,
+    attempt: Attempt,
     *,
     cause: str,
     config: RunConfig,
@@ -24,11 +24,11 @@ def requeue_record(
     now_unix_ms: int,
 ) -> RequeueRecord:
     """``before``: what this attempt was to consume. ``restored``: what it did consume."""
-    committed = state.committed
-    world_size, layout = _shape(state, config.checkpoint, before, restored)
+    committed = attempt.committed
+    world_size, layout = _shape(attempt, config.checkpoint, before, restored)
     return RequeueRecord(
-        job_id=state.job_id,
-        epoch=state.epoch,
+        job_id=attempt.job_id,
+        epoch=attempt.epoch,
         cause=cause,
         generation_id=committed.generation_id if committed else None,
         manifest_digest=committed.manifest_digest if committed else None,
@@ -36,7 +36,7 @@ def requeue_record(
         world_size=world_size,
         layout=layout,
         digests=identity(config),
-        capacity=_measured(state, config, before, restored),
+        capacity=_measured(attempt, config, before, restored),
         recorded_unix_ms=now_unix_ms,
     )
 
@@ -65,13 +65,13 @@ def needed(config: RunConfig, before: RequeueRecord | None = None) -> Capacity:
 
 
 def _measured(
-    state: State,
+    attempt: Attempt,
     config: RunConfig,
     before: RequeueRecord | None,
     restored: NodeRestored | None,
 ) -> Capacity:
     capacity = needed(config, before)
-    last = state.samples[-1] if state.samples else None
+    last = attempt.samples[-1] if attempt.samples else None
     return msgspec.structs.replace(
         capacity,
         store_bytes_per_s=(
@@ -84,17 +84,17 @@ def _measured(
 
 
 def _shape(
-    state: State,
+    attempt: Attempt,
     settings: CheckpointSettings,
     before: RequeueRecord | None,
     restored: NodeRestored | None,
 ) -> tuple[int, dict[str, int]]:
     """World size and layout of the generation: this attempt's once it committed something, else
     those of the one that it consumed, which another number of ranks may have saved."""
-    committed = state.committed
+    committed = attempt.committed
     left_on = committed.generation_id if committed is not None else None
     if restored is not None and restored.saved_world_size and left_on == restored.generation_id:
         return restored.saved_world_size, restored.saved_layout
     if before is not None and before.generation_id is not None and left_on == before.generation_id:
         return before.world_size, before.layout
-    return state.world_size or (before.world_size if before else 0), settings.layout
+    return attempt.world_size or (before.world_size if before else 0), settings.layout

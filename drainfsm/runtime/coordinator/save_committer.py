@@ -51,7 +51,7 @@ class SaveCommitter:
     # --- reports of the nodes -------------------------------------------------------------------
 
     def on_node(self, node: int, message: SaveReport) -> None:
-        is_drains = message.generation_id == self._decisions.state.generation_id
+        is_drains = message.generation_id == self._drains_save
         match message:
             case n.NodeSaveBegan(generation_id=generation_id, step=step):
                 self._saves.begin(generation_id, step=step)
@@ -101,6 +101,12 @@ class SaveCommitter:
                 )
             )
 
+    @property
+    def _drains_save(self) -> str | None:
+        """Its generation; None: no drain has saved."""
+        save = self._decisions.state.save
+        return None if save is None else save.generation_id
+
     # --- the drain's save -----------------------------------------------------------------------
 
     def begin(self, generation_id: str, *, step: int) -> None:
@@ -119,7 +125,7 @@ class SaveCommitter:
             "verify",
             state,
             generation_id,
-            lambda: self._publisher.verify(written, world_size=state.world_size),
+            lambda: self._publisher.verify(written, world_size=state.attempt.world_size),
         )
         if verified is not None:
             self._decisions.submit(verified)
@@ -135,7 +141,7 @@ class SaveCommitter:
             state,
             generation_id,
             lambda: self._publisher.publish(
-                written, world_size=state.world_size, given_up=given_up
+                written, world_size=state.attempt.world_size, given_up=given_up
             ),
         )
         if published is not None:
@@ -167,7 +173,7 @@ class SaveCommitter:
     async def forsake(self, reason: str, *, timeout_s: float) -> None:
         """No save of the ranks so far can come to its end any more, but for those that are whole:
         they are committed now, or not at all."""
-        for generation_id, step in self._saves.drop_all(but=self._decisions.state.generation_id):
+        for generation_id, step in self._saves.drop_all(but=self._drains_save):
             self._decisions.submit(
                 i.ReportCheckpointFailed(generation_id=generation_id, step=step, reason=reason)
             )
@@ -192,7 +198,7 @@ class SaveCommitter:
             async with asyncio.timeout(PERIODIC_COMMIT_S):
                 published = await in_thread(
                     "commit",
-                    lambda: self._verify_and_publish(written, state.world_size, given_up),
+                    lambda: self._verify_and_publish(written, state.attempt.world_size, given_up),
                 )
         except FencedError as error:
             self._decisions.submit(i.ReportFenced(by_epoch=error.newest_epoch))
@@ -207,9 +213,9 @@ class SaveCommitter:
             )
             return
         sample = Sample(
-            world_size=state.world_size,
+            world_size=state.attempt.world_size,
             save_bytes=written.total_bytes,
-            store=state.store,
+            store=state.attempt.store,
             durable_ms=written.durable_ms,
             commit_ms=loop_ms() - began_ms,
         )

@@ -11,7 +11,7 @@ import asyncio
 
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.errors import DrainfsmError
-from drainfsm.runtime.coordinator.attempt import Attempt
+from drainfsm.runtime.coordinator.attempt import ClaimedAttempt
 from drainfsm.runtime.coordinator.decision_loop import DecisionLoop
 from drainfsm.runtime.coordinator.nodes import Nodes
 from drainfsm.runtime.coordinator.save_committer import SaveCommitter
@@ -28,7 +28,7 @@ class Starts:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: ClaimedAttempt,
         decisions: DecisionLoop,
         saves: SaveCommitter,
         nodes: Nodes,
@@ -71,13 +71,13 @@ class Starts:
     def _recorded(self) -> RestoreTarget | None:
         """The newest commit of this attempt as far as the log knows."""
         state, first = self._decisions.state, self._attempt.target
-        newest = state.committed
+        newest = state.attempt.committed
         if newest is None or (first and newest.generation_id == first.generation_id):
             return None
         return RestoreTarget(
             generation_id=newest.generation_id,
             manifest_digest=newest.manifest_digest,
             step=newest.step,
-            world_size=state.world_size,
+            world_size=state.attempt.world_size,
             layout=self._layout,
         )

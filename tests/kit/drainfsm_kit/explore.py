@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from drainfsm.core import inputs as i
-from drainfsm.core.deadline import next_wake_unix_ms
+from drainfsm.core.deadline import next_wake_unix_ms, wait_until_unix_ms
 from drainfsm.core.decider import decide
 from drainfsm.core.effects import effects_of
 from drainfsm.core.fold import evolve
@@ -73,12 +73,13 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waiting(self) -> bool:
-        held = self.state.hold_from_unix_ms is not None
+        drain = self.state.drain
+        held = drain is not None and drain.hold is not None
         return held and self.state.phase in (Phase.NOTICED, Phase.QUIESCING)
 
     @property
     def expired(self) -> bool:
-        return self.waiting and self.now_unix_ms >= self.state.quiesce_by_unix_ms
+        return self.waiting and self.now_unix_ms >= wait_until_unix_ms(self.state)
 
     def view(self) -> Any:
         """What the model has for it: worlds of one view behave alike."""
@@ -156,8 +157,8 @@ def _decided(world: World, given: Given, bounds: Bounds) -> World | None:
 def _record(world: World, events: tuple[Any, ...]) -> Record:
     return Record(
         id=f"r{len(world.history)}",
-        job_id=world.state.job_id,
-        epoch=world.state.epoch,
+        job_id=world.state.attempt.job_id,
+        epoch=world.state.attempt.epoch,
         follows=len(world.history),
         at_unix_ms=world.now_unix_ms,
         events=events,

@@ -13,9 +13,11 @@ import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.budget import Stage, evaluate
+from drainfsm.core.deadline import wait_until_unix_ms
 from drainfsm.core.fold import Fold
 from drainfsm.core.records import Record
 from drainfsm.core.state import Phase, State
+from drainfsm_kit.small_world import drain_view
 
 History = Sequence[Record]
 
@@ -61,11 +63,15 @@ def in_scope(event: object, state: State) -> bool:
         case e.UnknownFact():
             return False
         case e.AttemptLost(epoch=epoch):
-            return epoch == state.epoch
+            return epoch == state.attempt.epoch
         case e.CheckpointCommitted(generation_id=generation_id):
-            return generation_id == state.generation_id  # else it is a periodic save's
+            return _is_drains(generation_id, state)  # else it is a periodic save's
         case _:
             return not isinstance(event, OUT_OF_SCOPE)
+
+
+def _is_drains(generation_id: str, state: State) -> bool:
+    return state.save is not None and state.save.generation_id == generation_id
 
 
 def steps_of(history: History) -> list[Step]:
@@ -97,15 +103,15 @@ def _step(
     now = record.at_unix_ms
     rank = {deadline: place for place, deadline in enumerate(deadlines, start=1)}
     received = [event for event in events if isinstance(event, e.NoticeReceived)]
-    waiting = before.hold_from_unix_ms is not None and before.phase in (
-        Phase.NOTICED,
-        Phase.QUIESCING,
-    )
+    held = before.drain is not None and before.drain.hold is not None
+    waiting = held and before.phase in (Phase.NOTICED, Phase.QUIESCING)
+    drain = after.drain
+    skew_ms = 0 if drain is None else drain.clock_skew_ms
     return Step(
         position=record.follows,
-        levels=tuple(level(before, after.clock_skew_ms, now, deadline) for deadline in deadlines),
-        due=now >= after.act_at_unix_ms,
-        expired=waiting and now >= before.quiesce_by_unix_ms,
+        levels=tuple(level(before, skew_ms, now, deadline) for deadline in deadlines),
+        due=drain is None or now >= drain.act_at_unix_ms,
+        expired=waiting and now >= wait_until_unix_ms(before),
         kinds=tuple(type(event).__name__ for event in events),
         notices=tuple(
             (event.notice.identity, event.notice.notice_class.value, rank[event.deadline_unix_ms])
@@ -133,9 +139,9 @@ def level(state: State, clock_skew_ms: int, now_unix_ms: int, deadline_unix_ms: 
             now_unix_ms=now_unix_ms,
             deadline_unix_ms=deadline_unix_ms,
             clock_skew_ms=clock_skew_ms,
-            allowances=state.allowances,
-            samples=state.samples,
-            load=state.load,
+            allowances=state.attempt.allowances,
+            samples=state.attempt.samples,
+            load=state.attempt.load,
         ).fits
         for stage in STAGES
     ]
@@ -144,20 +150,7 @@ def level(state: State, clock_skew_ms: int, now_unix_ms: int, deadline_unix_ms: 
 
 def view_after(state: State, rank: dict[int, int]) -> dict[str, Any]:
     """What must be equal in the model after the step."""
-    committed = state.committed
-    return {
-        "phase": state.phase.value,
-        "drains": state.drain_count,
-        "deadline": 0 if state.deadline_unix_ms is None else rank[state.deadline_unix_ms],
-        "cordoned": state.cordon is not None,
-        "held": state.hold_from_unix_ms is not None,
-        "stop": state.stop_step is not None,
-        "quiesced": {f"n{node}" for node in state.quiesced_nodes},
-        "saves": int(state.generation_id is not None),
-        "verified": state.verified,
-        "committed": committed is not None and committed.generation_id == state.generation_id,
-        "requeue": state.requeue is not None,
-        "fenced": state.fenced_by is not None,
-        "ended": state.exit_code is not None,
-        "refused": False,
+    committed = state.attempt.committed
+    return drain_view(state, {None: 0} | rank) | {
+        "committed": committed is not None and _is_drains(committed.generation_id, state)
     }

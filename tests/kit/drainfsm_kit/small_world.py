@@ -6,7 +6,7 @@ drain just still fit, or just no longer. Numbers between them are the property t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from drainfsm.core import inputs as i
@@ -15,7 +15,7 @@ from drainfsm.core.decider import decide
 from drainfsm.core.fold import evolve
 from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.core.requeue import Capacity, RequeueRecord
-from drainfsm.core.state import HeldNotice, State
+from drainfsm.core.state import State, first_state, known
 from drainfsm_kit.tlc import freeze
 
 NEAR, FAR = 1, 2
@@ -90,7 +90,7 @@ def notice_of(model: ModelNotice) -> Notice:
 
 def initial_state(*, node_count: int) -> State:
     """An attempt that has started, with its world formed: one rank a node."""
-    state = State(job_id="job", epoch=1)
+    state = first_state(job_id="job", epoch=1)
     start = i.StartAttempt(
         attempt_id="attempt",
         node_count=node_count,
@@ -125,7 +125,7 @@ def given_inputs(
     for native_id in sorted({model.native_id for model in notices}):
         yield Given("WithdrawNotice", i.WithdrawNotice(source="model", native_id=native_id))
     for number in range(1, state.drain_count):  # late reports of drains that were called off
-        late = f"{state.job_id}/{state.epoch}/{number}"
+        late = f"{state.attempt.job_id}/{state.attempt.epoch}/{number}"
         cordon = i.ReportCordon(outcome="success", duration_ms=1, drain_id=late)
         yield Given("ReportCordon", cordon)
         yield Given("ReportPositions", _positions(node_count, None, drain_id=late))
@@ -135,18 +135,18 @@ def given_inputs(
         for busy_for_ms in (None, 60_000_000):
             yield Given("ReportPositions", _positions(node_count, busy_for_ms))
     if "ReleaseTo" in ordered:
-        step = state.stop_step or 0
+        step = known(state.stop).step
         for node in range(node_count):
             yield Given("ReportQuiesced", i.ReportQuiesced(node=node, ranks=(node,), step=step))
     if "StartSave" in ordered:
-        yield from _save_reports(state.generation_id or "", ordered, node_count)
+        yield from _save_reports(known(state.save).generation_id, ordered, node_count)
     if "RecordRequeue" in ordered:
         yield Given("ReportRequeueRecorded", i.ReportRequeueRecorded(record=_requeue_record()))
     yield Given("ReportExited", i.ReportExited(exit_code=0, nodes=()))
     for lost in (False, True):
         report = i.ReportRanksLost(missing=(), node_lost=lost, reason="lost")
         yield Given("ReportRanksLost", report)
-    yield Given("ReportFenced", i.ReportFenced(by_epoch=state.epoch + 1))
+    yield Given("ReportFenced", i.ReportFenced(by_epoch=state.attempt.epoch + 1))
     yield Given("Tick", i.Tick())
 
 
@@ -226,27 +226,36 @@ def view_of(state: State, **world: Any) -> Any:
 
 
 def _drain(state: State) -> dict[str, Any]:
+    return drain_view(state, _ABSTRACT) | {
+        "notices": {native_id: _held(state, native_id) for native_id in ("a", "b")},
+        "committed": state.attempt.committed is not None,
+    }
+
+
+def drain_view(state: State, deadlines: Mapping[int | None, int]) -> dict[str, Any]:
+    """What the model says of a drain, but for its notices and what is committed. ``deadlines``:
+    the model's numbers for instants, and for none."""
+    attempt, drain, stop, save = state.attempt, state.drain, state.stop, state.save
     return {
         "phase": state.phase.value,
         "drains": state.drain_count,
-        "notices": {native_id: _held(state, native_id) for native_id in ("a", "b")},
-        "deadline": _ABSTRACT[state.deadline_unix_ms],
-        "cordoned": state.cordon is not None,
-        "held": state.hold_from_unix_ms is not None,
-        "stop": state.stop_step is not None,
-        "quiesced": {f"n{node}" for node in state.quiesced_nodes},
-        "saves": int(state.generation_id is not None),
-        "verified": state.verified,
-        "committed": state.committed is not None,
-        "requeue": state.requeue is not None,
-        "fenced": state.fenced_by is not None,
-        "ended": state.exit_code is not None,
+        "deadline": deadlines[None if drain is None else drain.deadline_unix_ms],
+        "cordoned": drain is not None and drain.cordon is not None,
+        "held": drain is not None and drain.hold is not None,
+        "stop": stop is not None,
+        "quiesced": {f"n{node}" for node in stop.quiesced} if stop is not None else set(),
+        "saves": int(save is not None),
+        "verified": save is not None and save.verified,
+        "requeue": attempt.requeue is not None,
+        "fenced": attempt.fenced_by is not None,
+        "ended": attempt.exit_code is not None,
         "refused": False,
     }
 
 
 def _held(state: State, native_id: str) -> dict[str, Any]:
-    held: HeldNotice | None = state.notices.get(f"model/{native_id}")
+    notices = {} if state.drain is None else state.drain.notices
+    held = notices.get(f"model/{native_id}")
     if held is None:
         return _NOBODY
     said = held.notice

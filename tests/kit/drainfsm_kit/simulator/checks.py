@@ -147,9 +147,9 @@ def _restores(attempt: SimulatedAttempt) -> Iterator[str]:
     """I8: exactly what the requeue record of the attempt before names, and nothing older than
     what that one restored itself."""
     host = attempt.agents[0].host
-    if host is None or not host.watcher.coordinator.state.started:
+    if host is None or not host.watcher.coordinator.state.attempt.started:
         return
-    epoch = host.watcher.coordinator.state.epoch
+    epoch = host.watcher.coordinator.state.attempt.epoch
     restore = host.watcher.coordinator.attempt.restore
     record = _record(attempt, epoch - 1)
     if restore != record:

@@ -77,7 +77,7 @@ class Cluster:
         """The one that claimed it, if it lived to tell."""
         for attempt in self.attempts:
             state = attempt.state
-            if state is not None and state.epoch == epoch:
+            if state is not None and state.attempt.epoch == epoch:
                 return attempt
         return None
 
@@ -113,7 +113,7 @@ class Cluster:
         state = attempt.state
         if self.universe.calm and state is not None and state.phase is Phase.CANCELLED:
             now = [rank.step for rank in attempt.living_ranks()]
-            if state.exit_code is None and steps and now and min(now) <= max(steps) + 1:
+            if state.attempt.exit_code is None and steps and now and min(now) <= max(steps) + 1:
                 self.universe.wrong.append(f"the ranks stand at {now} since the drain was off")
 
     def _plan(self, event: Event, attempt: SimulatedAttempt) -> None:
@@ -182,7 +182,9 @@ class Cluster:
         """From here on this node must be gone in time, whatever the coordinator does. Once the
         attempt is over nothing follows from a notice: its agents are about to end."""
         state = agent.attempt.state
-        over = state is not None and (state.exit_code is not None or state.phase is Phase.LOST)
+        over = state is not None and (
+            state.attempt.exit_code is not None or state.phase is Phase.LOST
+        )
         if given.hard and agent.listening and not over:
             now_ms = self.universe.timeline.now_ms
             in_ms = self._world.grace_ms if given.in_ms is None else given.in_ms

@@ -35,16 +35,16 @@ def _against_state(
     event: e.Event | object, before: State, after: State, committed: Set[str]
 ) -> Iterator[str]:
     match event:
-        case e.DrainCancelled() if not after.all_withdrawn:
+        case e.DrainCancelled() if not after.current.all_withdrawn:
             yield "I2: a drain was called off although a notice stood"
         case e.RequeueRecorded(record=record):
-            known = before.committed or after.committed
+            known = before.attempt.committed or after.attempt.committed
             named = record.generation_id
             if named is not None and named not in committed:
                 yield f"I8: {named} is recorded, and was never committed"
             elif known is not None and named != known.generation_id:
                 # The store has a commit that this attempt has not put on record (yet).
-                own = named is not None and named.startswith(f"e{before.epoch:06d}-")
+                own = named is not None and named.startswith(f"e{before.attempt.epoch:06d}-")
                 if not own or record.step is None or record.step < known.step:
                     yield f"I8: {named} is recorded, {known.generation_id} was committed"
         case _:
