@@ -1,7 +1,7 @@
 """``--source auto``: asks every cloud's metadata service at once, and takes the one that answers.
 
 Bounded: without any cloud the answer is there after ``PROBE_S``, and training has not waited for
-it. It is reported then, and asked again now and then: a service may come up late.
+it. It is reported then, and asked again, ever more rarely: a service may come up late.
 """
 
 from __future__ import annotations
@@ -15,55 +15,71 @@ import msgspec
 from drainfsm.adapter import Adapter, AdapterContext, AdapterFactory, NoticeSink
 from drainfsm.errors import ConfigError
 from drainfsm_adapters import alibaba, aws, azure, gcp, tencent
-from drainfsm_adapters.imds_token import PATH as TOKEN_PATH
+from drainfsm_adapters.imds_token import TokenSession
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, endpoint_of
 
 SOURCE = "auto"
 PROBE_S = 2.0
-RETRY_S = 60.0
+RETRY_S = 1.0
+"""Before the clouds are asked again; doubles up to ``RETRY_S_MAX``: one lost call must not make
+deaf for long."""
 
-Probe = Callable[[Callable[[], int]], Awaitable[None]]
+RETRY_S_MAX = 60.0
+
+PROBE_S_MAX = 16.0
+"""A service that is slow is found at the second or third try: each may take twice as long."""
+
+
+class Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """One try."""
+
+    now_unix_ms: Callable[[], int]
+    timeout_s: float = PROBE_S
+
+    def client(self, text: str, option: str, *, host_header: str = "") -> MetadataClient:
+        endpoint = endpoint_of(text, option=option, host_header=host_header)
+        return MetadataClient(endpoint, timeout_s=self.timeout_s, now_unix_ms=self.now_unix_ms)
+
+
+Probe = Callable[[Asking], Awaitable[None]]
 """Returns if this is the cloud, and raises ``NoAnswerError`` if it is not."""
 
 
-async def probe_aws(now_unix_ms: Callable[[], int]) -> None:
+async def probe_aws(asking: Asking) -> None:
     """A token: other clouds imitate the rest of the service, but not that."""
     if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         raise NoAnswerError("AWS_EC2_METADATA_DISABLED=true")
-    header = f"{aws.TOKEN_HEADER}-ttl-seconds"
-    client = _client(aws.endpoint_text(), aws.ENDPOINT_VARIABLE, now_unix_ms)
-    reply = await client.request("PUT", TOKEN_PATH, headers={header: "60"})
-    if reply.status != 200 or header.lower() not in reply.headers:
-        raise NoAnswerError(f"no token: {reply.status}")
+    client = asking.client(aws.endpoint_text(), aws.ENDPOINT_VARIABLE)
+    await TokenSession(client, header=aws.TOKEN_HEADER, required=True).check()
 
 
-async def probe_gcp(now_unix_ms: Callable[[], int]) -> None:
+async def probe_gcp(asking: Asking) -> None:
     """The header that says that this is Google's."""
-    client = _client(gcp.endpoint_text(), gcp.HOST_VARIABLE, now_unix_ms, gcp.HOST_NAME)
+    client = asking.client(gcp.endpoint_text(), gcp.HOST_VARIABLE, host_header=gcp.HOST_NAME)
     reply = await gcp.fetch(client, f"{gcp.ROOT}/id")
     if reply.status != 200:
         raise NoAnswerError(f"answered {reply.status}")
 
 
-async def probe_azure(now_unix_ms: Callable[[], int]) -> None:
+async def probe_azure(asking: Asking) -> None:
     """Not the events themselves: their first call takes minutes."""
-    client = _client(azure.endpoint_text(), azure.ENDPOINT_VARIABLE, now_unix_ms)
+    client = asking.client(azure.endpoint_text(), azure.ENDPOINT_VARIABLE)
     reply = await client.request("GET", azure.NAME_PATH, headers=azure.HEADERS)
     if reply.status != 200:
         raise NoAnswerError(f"answered {reply.status}")
 
 
-async def probe_alibaba(now_unix_ms: Callable[[], int]) -> None:
+async def probe_alibaba(asking: Asking) -> None:
     """An address that no other cloud uses."""
-    client = _client(alibaba.endpoint_text(), alibaba.ENDPOINT_VARIABLE, now_unix_ms)
+    client = asking.client(alibaba.endpoint_text(), alibaba.ENDPOINT_VARIABLE)
     reply = await client.request("GET", "/latest/meta-data/instance-id", headers={})
     if reply.status not in (200, 403):  # 403: it wants a token
         raise NoAnswerError(f"answered {reply.status}")
 
 
-async def probe_tencent(now_unix_ms: Callable[[], int]) -> None:
+async def probe_tencent(asking: Asking) -> None:
     """A name that no other cloud resolves."""
-    client = _client(tencent.endpoint_text(), tencent.ENDPOINT_VARIABLE, now_unix_ms)
+    client = asking.client(tencent.endpoint_text(), tencent.ENDPOINT_VARIABLE)
     reply = await client.request("GET", "/latest/meta-data/instance-id", headers={})
     if reply.status != 200:
         raise NoAnswerError(f"answered {reply.status}")
@@ -87,13 +103,6 @@ FACTORIES: dict[str, AdapterFactory] = {
 }
 
 
-def _client(
-    text: str, option: str, now_unix_ms: Callable[[], int], host_header: str = ""
-) -> MetadataClient:
-    endpoint = endpoint_of(text, option=option, host_header=host_header)
-    return MetadataClient(endpoint, timeout_s=PROBE_S, now_unix_ms=now_unix_ms)
-
-
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
     cloud: str
     """Empty: none answered."""
@@ -102,10 +111,11 @@ class Detected(msgspec.Struct, frozen=True, kw_only=True):
     """What each of the others said."""
 
 
-async def detect(now_unix_ms: Callable[[], int]) -> Detected:
-    """Which cloud this is, within ``PROBE_S`` and a little."""
+async def detect(now_unix_ms: Callable[[], int], *, timeout_s: float = PROBE_S) -> Detected:
+    """Which cloud this is, within ``timeout_s`` and a little."""
+    asking = Asking(now_unix_ms=now_unix_ms, timeout_s=timeout_s)
     answers = await asyncio.gather(
-        *(probe(now_unix_ms) for probe in PROBES.values()), return_exceptions=True
+        *(probe(asking) for probe in PROBES.values()), return_exceptions=True
     )
     said: list[str] = []
     for cloud, answer in zip(PROBES, answers, strict=True):
@@ -164,7 +174,8 @@ class AutoAdapter:
         now_unix_ms = self._context.now_unix_ms
         began = now_unix_ms()
         told = ""
-        while not (detected := await detect(now_unix_ms)).cloud:
+        pause_s, timeout_s = RETRY_S, PROBE_S
+        while not (detected := await detect(now_unix_ms, timeout_s=timeout_s)).cloud:
             if detected.detail != told:
                 told = detected.detail
                 sink.unknown(
@@ -172,7 +183,8 @@ class AutoAdapter:
                     since_unix_ms=began,
                     detail=f"no metadata service answers, so no notice can be heard ({told})",
                 )
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(pause_s)
+            pause_s, timeout_s = min(RETRY_S_MAX, 2 * pause_s), min(PROBE_S_MAX, 2 * timeout_s)
         if told:
             sink.recovered(source=SOURCE)
         self._found = build(detected.cloud, self._context)

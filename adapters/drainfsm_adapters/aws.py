@@ -15,14 +15,14 @@ from drainfsm.adapter import AdapterContext
 from drainfsm.core.notice import NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm_adapters.aws_payloads import (
-    Rebalance,
     interruption,
-    payload_hash,
+    rebalance,
     scheduled_events,
     termination,
 )
 from drainfsm_adapters.imds_token import TokenSession
 from drainfsm_adapters.ledger import NONE, Observed, Reading, unknown
+from drainfsm_adapters.lenient import identity_of
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, endpoint_of
 from drainfsm_adapters.options import PollOptions, chosen, load_options
 from drainfsm_adapters.polling import CloudAdapter, Platform, Signal
@@ -32,6 +32,9 @@ SOURCE = "aws"
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 ADDRESSES = {"IPv4": "http://169.254.169.254", "IPv6": "http://[fd00:ec2::254]"}
 TOKEN_HEADER = "X-aws-ec2-metadata-token"
+STALE_MS = 600_000
+"""An interruption whose time passed so long ago has not happened."""
+
 ADVISORY_POLL_S = 5.0
 """For what is stated minutes to weeks ahead."""
 
@@ -126,7 +129,7 @@ class _Aws:
         reply = await self._find("instance-id")
         if reply is None:
             raise NoAnswerError("instance-id is not there")
-        return reply.text
+        return identity_of(reply.text, what="instance-id")
 
     async def _find(self, key: str) -> Reply | None:
         """None: 404, the platform's way to say that there is nothing.
@@ -142,39 +145,43 @@ class _Aws:
         return reply
 
     async def _spot(self) -> Reading:
-        """Both keys state one interruption; the older one has no action."""
+        """Both keys state one interruption; the older key has no action."""
         answers = await asyncio.gather(
             self._find("spot/instance-action"),
             self._find("spot/termination-time"),
             return_exceptions=True,
         )
-        problems, found = [], []
+        problems: list[str] = []
+        found: list[Observed] = []
         for parse, answer in zip((interruption, termination), answers, strict=True):
             try:
                 if isinstance(answer, BaseException):
                     raise answer
-                if answer is not None:
-                    found.append(parse(answer))
+                if answer is not None and (observed := parse(answer)) is not None:
+                    found.append(observed)
             except NoAnswerError as error:
                 problems.append(str(error))
+        events = tuple(self._soonest(found))
         if problems:
-            return unknown("; ".join(dict.fromkeys(problems)), *found[:1])
-        return Reading(events=tuple(found[:1]))
+            return unknown("; ".join(dict.fromkeys(problems)), *events)
+        return Reading(events=events)
+
+    def _soonest(self, found: list[Observed]) -> list[Observed]:
+        """The earlier of two counts, unless it is an old one that nothing came of."""
+        now = self._client.now_unix_ms()
+        stale = [
+            observed
+            for observed in found
+            if observed.stated_unix_ms is not None
+            and self._client.clock.ours_unix_ms(observed.stated_unix_ms) < now - STALE_MS
+        ]
+        fresh = [observed for observed in found if observed not in stale]
+        return sorted(fresh or stale, key=lambda o: (not o.at_once, o.stated_unix_ms or now))[:1]
 
     async def _rebalance(self) -> Reading:
         reply = await self._find("events/recommendations/rebalance")
-        if reply is None:
-            return NONE
-        noticed = reply.json(Rebalance).notice_time
-        observed = Observed(
-            key="rebalance",
-            tag=payload_hash(reply.body),
-            cause="rebalance_recommendation",
-            notice_class=NoticeClass.SOFT,
-            derived_unix_ms=reply.received_unix_ms + round(self._options.rebalance_s * 1_000),
-            detail=f"rebalance recommendation of {noticed}",
-        )
-        return Reading(events=(observed,))
+        lead_ms = round(self._options.rebalance_s * 1_000)
+        return NONE if reply is None else rebalance(reply, lead_ms=lead_ms)
 
     async def _scheduled(self) -> Reading:
         reply = await self._find("events/maintenance/scheduled")

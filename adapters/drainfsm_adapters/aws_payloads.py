@@ -3,86 +3,106 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from drainfsm.core.foreign import read_json
 from drainfsm.core.notice import NoticeClass
-from drainfsm_adapters.ledger import Observed, Reading
-from drainfsm_adapters.metadata import NoAnswerError, Reply, garbage, instant
-from drainfsm_adapters.times import from_http_date, from_rfc3339
+from drainfsm_adapters.ledger import NONE, Observed, Reading
+from drainfsm_adapters.lenient import event_of, needed, optional, says_nothing
+from drainfsm_adapters.metadata import NoAnswerError, Reply
+from drainfsm_adapters.times import CHARACTERS_MAX, from_http_date, from_rfc3339
 
 ENDED = ("canceled", "cancelled", "completed")
 
 
-class InstanceAction(msgspec.Struct):
-    action: str
-    time: str
-
-
-class Rebalance(msgspec.Struct, rename="camel"):
-    notice_time: str
-
-
-class ScheduledEvent(msgspec.Struct, rename="pascal"):
-    event_id: str
-    state: str
-    not_before: str = ""
-    not_after: str = ""
-    code: str = ""
-    description: str = ""
-
-
-def interruption(reply: Reply) -> Observed:
+def interruption(reply: Reply) -> Observed | None:
     """``spot/instance-action``. Hibernation begins at once, its time is not waited for."""
-    stated = reply.json(InstanceAction)
-    return _interruption(stated.action, stated.time, reply)
+    if says_nothing(reply.text):
+        return None
+    stated = reply.json(dict[str, Any])
+    action, time = optional(stated, "action"), optional(stated, "time")
+    if not action and not time:
+        raise NoAnswerError(f"garbage: {reply.text[:60]!r}")
+    try:
+        stated_unix_ms = from_rfc3339(time)
+    except ValueError:  # it goes, only nobody says when: the job's grace counts
+        stated_unix_ms = None
+    return _interruption(action or "terminate", time, stated_unix_ms)
 
 
-def termination(reply: Reply) -> Observed:
-    """``spot/termination-time``: only there when the instance will be terminated."""
-    return _interruption("terminate", reply.text, reply)
+def termination(reply: Reply) -> Observed | None:
+    """``spot/termination-time``: an instant, where the instance will be terminated; it may be there
+    with "a value that is not a time value", too, which says nothing."""
+    text = reply.text
+    try:
+        return _interruption("terminate", text, from_rfc3339(text))
+    except ValueError:
+        if text.startswith("<") or len(text) > CHARACTERS_MAX:
+            raise NoAnswerError(f"garbage: {text[:40]!r}") from None
+        return None
 
 
-def _interruption(action: str, time: str, reply: Reply) -> Observed:
+def _interruption(action: str, time: str, stated_unix_ms: int | None) -> Observed:
     return Observed(
         key="spot",
-        tag=payload_hash(reply.body),
+        tag=payload_hash(str(stated_unix_ms).encode()),  # two keys state the same instant
         cause="spot_interruption",
         notice_class=NoticeClass.HARD,
-        stated_unix_ms=instant(from_rfc3339, time),
+        stated_unix_ms=stated_unix_ms,
         at_once=action == "hibernate",
-        detail=f"{action} at {time}",
+        detail=f"{action} at {time or 'no stated time'}",
     )
+
+
+def rebalance(reply: Reply, *, lead_ms: int) -> Reading:
+    """``events/recommendations/rebalance``: it states no deadline, and is never cleared."""
+    if says_nothing(reply.text):
+        return NONE
+    noticed = optional(reply.json(dict[str, Any]), "noticeTime") or "no stated time"
+    observed = Observed(
+        key="rebalance",
+        tag=payload_hash(reply.body),
+        cause="rebalance_recommendation",
+        notice_class=NoticeClass.SOFT,
+        derived_unix_ms=reply.received_unix_ms + lead_ms,
+        detail=f"rebalance recommendation of {noticed}",
+    )
+    return Reading(events=(observed,))
 
 
 def scheduled_events(reply: Reply) -> Reading:
     """The array of ``events/maintenance/scheduled``; one bad entry does not hide the others."""
+    if says_nothing(reply.text):
+        return NONE
     events: list[Observed] = []
     ended: dict[str, str] = {}
     problems: list[str] = []
     for raw in reply.json(list[msgspec.Raw]):
         try:
-            event = read_json(raw, ScheduledEvent, garbage)
-            if event.state in ENDED:
-                ended[event.event_id] = f"{event.event_id} is {event.state}"
+            event = event_of(raw)
+            event_id, state = needed(event, "EventId"), optional(event, "State")
+            if state.lower() in ENDED:
+                ended[event_id] = f"{event_id} is {state}"
             else:
-                events.append(_scheduled(event))
-        except NoAnswerError as error:
-            problems.append(str(error))
+                events.append(_scheduled(event_id, event))
+        except ValueError as error:
+            problems.append(f"garbage: {error}")
     return Reading(
         events=tuple(events), ended=ended, complete=not problems, detail="; ".join(problems)
     )
 
 
-def _scheduled(event: ScheduledEvent) -> Observed:
-    window = f"{event.not_before} to {event.not_after}" if event.not_after else event.not_before
+def _scheduled(event_id: str, event: Mapping[str, Any]) -> Observed:
+    begins, ends = needed(event, "NotBefore"), optional(event, "NotAfter")
+    window = f"{begins} to {ends}" if ends else begins
     return Observed(
-        key=event.event_id,
+        key=event_id,
         cause="host_maintenance",
         notice_class=NoticeClass.SOFT,
-        stated_unix_ms=instant(from_http_date, event.not_before),
-        detail=f"{event.code} {window}: {event.description}",
+        stated_unix_ms=from_http_date(begins),
+        detail=f"{optional(event, 'Code')} {window}: {optional(event, 'Description')}",
     )
 
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping, Set
+from typing import Any
 
 import msgspec
 
 from drainfsm.adapter import AdapterContext
-from drainfsm.core.foreign import read_json
 from drainfsm.core.notice import NoticeClass
-from drainfsm_adapters.ledger import Observed, Reading
-from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, endpoint_of, garbage, instant
+from drainfsm_adapters.ledger import NONE, Observed, Reading
+from drainfsm_adapters.lenient import event_of, identity_of, needed, optional, whole_number
+from drainfsm_adapters.metadata import PATIENCE_S, MetadataClient, NoAnswerError, endpoint_of
 from drainfsm_adapters.options import PollOptions, load_options
 from drainfsm_adapters.polling import CloudAdapter, Platform, Signal
 from drainfsm_adapters.times import from_http_date
@@ -26,7 +28,11 @@ EVENTS_PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 HEADERS = {"Metadata": "true"}
 FIRST_CALL_S = 125.0
-"""The first call in 24 hours switches the service on: "up to two minutes"."""
+"""The first call in 24 hours switches the service on: "up to two minutes". It may get lost, too: it
+is waited for beside calls of the usual length."""
+
+NAME_S = 60.0
+"""How often the VM's own name is asked for again."""
 
 CAUSES = {"Preempt": "spot_interruption", "Terminate": "scale_in"}
 """By event type; any other is ``host_maintenance``."""
@@ -50,19 +56,33 @@ class AzureOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fields
     """A Freeze known to be shorter is ridden out."""
 
 
-class Event(msgspec.Struct, rename="pascal", frozen=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     event_id: str
     event_type: str
     event_status: str
-    resources: list[str]
-    not_before: str = ""
-    description: str = ""
-    duration_in_seconds: int = -1
+    resources: tuple[str, ...]
+    not_before_unix_ms: int | None
+    description: str
+    duration_s: int
+    """-1: not known."""
+
+    @property
+    def started(self) -> bool:
+        return self.event_status == "Started"
+
+    @property
+    def hard(self) -> bool:
+        """Preempt, and whatever has begun; the rest may be cancelled."""
+        return self.started or self.event_type == "Preempt"
+
+    def hits(self, names: Set[str]) -> bool:
+        """Azure compares the names of VMs without case."""
+        return any(resource.casefold() in names for resource in self.resources)
 
 
 class Document(msgspec.Struct, rename="pascal", frozen=True):
-    document_incarnation: int
-    events: list[msgspec.Raw]
+    document_incarnation: Any = None
+    events: list[msgspec.Raw] | None = None
 
 
 def endpoint_text() -> str:
@@ -93,19 +113,27 @@ class ScheduledEvents:
         self.pending: tuple[Event, ...] = ()
         """Events that hit this VM and have not begun, as last seen."""
 
-        self._vm_name = options.vm_name
+        self._stated_name = ""
+        """By the instance metadata, as last read."""
+
         self._called = False
-        self._incarnation: int | None = None
+        self._incarnation: Any = None
         self._seen: frozenset[str] = frozenset()
 
     def platform(self) -> Platform:
-        signal = Signal(
+        options = self.options
+        events = Signal(
             name="scheduledevents",
             read=self.read,
-            poll_s=self.options.poll_s,
-            unknown_s=self.options.unknown_s,
+            poll_s=options.poll_s,
+            unknown_s=options.unknown_s,
         )
-        return Platform(source=SOURCE, client=self.client, name=self.vm_name, signals=(signal,))
+        name = Signal(
+            name="vm-name", read=self.check_name, poll_s=NAME_S, unknown_s=options.unknown_s
+        )
+        return Platform(
+            source=SOURCE, client=self.client, name=self.vm_name, signals=(events, name)
+        )
 
     async def vm_name(self) -> str:
         """As it stands in ``Resources``.
@@ -113,26 +141,48 @@ class ScheduledEvents:
         Raises:
             NoAnswerError: it is not known yet.
         """
-        if not self._vm_name:
-            reply = await self.client.request("GET", NAME_PATH, headers=HEADERS)
-            if reply.status != 200 or not reply.text:
-                raise NoAnswerError(f"the VM's name is answered {reply.status}; or set vm_name")
-            self._vm_name = reply.text
-        return self._vm_name
+        return self.options.vm_name or self._stated_name or await self._ask_name()
+
+    async def _ask_name(self) -> str:
+        reply = await self.client.request("GET", NAME_PATH, headers=HEADERS)
+        if reply.status != 200:
+            raise NoAnswerError(f"the VM's name is answered {reply.status}; or set vm_name")
+        self._stated_name = identity_of(reply.text, what="compute/name")
+        return self._stated_name
+
+    async def check_name(self) -> Reading:
+        """By a wrong name no event would ever be ours: it is asked for again, and compared.
+
+        Raises:
+            NoAnswerError: it cannot be read, or is not the configured one.
+        """
+        stated, configured = await self._ask_name(), self.options.vm_name
+        if configured and configured.casefold() != stated.casefold():
+            raise NoAnswerError(
+                f"[adapters.azure] vm_name = {configured!r}, but the instance metadata says "
+                f"{stated!r}: events for either are taken for this VM's"
+            )
+        return NONE
+
+    async def _own_names(self) -> frozenset[str]:
+        names = {await self.vm_name(), self._stated_name}
+        return frozenset(name.casefold() for name in names if name)
 
     async def read(self) -> Reading:
         """Raises: NoAnswerError: the document, or the own name in it, cannot be read."""
-        limit_s = self.options.timeout_s if self._called else FIRST_CALL_S
-        reply = await self.client.request("GET", EVENTS_PATH, headers=HEADERS, timeout_s=limit_s)
+        patience_s = PATIENCE_S if self._called else FIRST_CALL_S
+        reply = await self.client.request(
+            "GET", EVENTS_PATH, headers=HEADERS, patience_s=patience_s
+        )
         if reply.status != 200:
             raise NoAnswerError(f"scheduledevents is answered {reply.status}")
-        self._called = True
         document = reply.json(Document)
+        self._called = True
         events, problems = parse(document)
         self._check_incarnation(document, events)
-        name = await self.vm_name() if events else ""
-        own = [event for event in events if name in event.resources and self._matters(event)]
-        self.pending = tuple(event for event in own if event.event_status != "Started")
+        names = await self._own_names() if events else frozenset()
+        own = [event for event in events if event.hits(names) and self._matters(event)]
+        self.pending = tuple(event for event in own if not event.started)
         return Reading(
             events=tuple(observed(event) for event in own),
             complete=not problems,
@@ -142,15 +192,15 @@ class ScheduledEvents:
     def _check_incarnation(self, document: Document, events: list[Event]) -> None:
         """An event may be gone only if the incarnation says that the document has changed."""
         seen = frozenset(event.event_id for event in events)
-        same = document.document_incarnation == self._incarnation
+        incarnation = document.document_incarnation
+        same = incarnation is not None and incarnation == self._incarnation
         if same and not self._seen <= seen:
             raise NoAnswerError("garbage: events are missing from an unchanged incarnation")
-        self._incarnation, self._seen = document.document_incarnation, seen
+        self._incarnation, self._seen = incarnation, seen
 
     def _matters(self, event: Event) -> bool:
         """False: a pause too short to leave for."""
-        pause_s = event.duration_in_seconds
-        return event.event_type != "Freeze" or not 0 <= pause_s < self.options.freeze_s
+        return event.event_type != "Freeze" or not 0 <= event.duration_s < self.options.freeze_s
 
     async def acknowledge(self, *, timeout_s: float) -> str:
         """Let the events of the job's own VMs begin.
@@ -158,15 +208,15 @@ class ScheduledEvents:
         Raises:
             NoAnswerError: Azure did not take it.
         """
-        name = await self.vm_name()
-        job_vms = {vm.strip() for vm in self.options.job_vms.split(",")} | {name}
+        name, names = (await self.vm_name()).casefold(), await self._own_names()
+        job_vms = {vm.strip().casefold() for vm in self.options.job_vms.split(",")} | names
         done: list[str] = []
         left_out: list[str] = []
         for event in self.pending:
-            strangers = sorted(set(event.resources) - job_vms)
+            strangers = sorted(vm for vm in event.resources if vm.casefold() not in job_vms)
             if strangers:
                 left_out.append(f"{event.event_id} also hits {', '.join(strangers)}")
-            elif name == min(event.resources):  # the one of its VMs that speaks for all
+            elif name == min(map(str.casefold, event.resources)):  # it speaks for all of them
                 done.append(event.event_id)
         if done:
             body = msgspec.json.encode({"StartRequests": [{"EventId": found} for found in done]})
@@ -183,27 +233,44 @@ def parse(document: Document) -> tuple[list[Event], list[str]]:
     """One bad event does not hide the others."""
     events: list[Event] = []
     problems: list[str] = []
-    for raw in document.events:
+    for raw in document.events or ():
         try:
-            event = read_json(raw, Event, garbage)
-            if event.not_before:
-                instant(from_http_date, event.not_before)
-            events.append(event)
-        except NoAnswerError as error:
-            problems.append(str(error))
+            events.append(_event(event_of(raw)))
+        except ValueError as error:
+            problems.append(f"garbage: {error}")
     return events, problems
 
 
+def _event(stated: Mapping[str, Any]) -> Event:
+    resources = stated.get("Resources")
+    if not isinstance(resources, list):
+        raise ValueError(f"Resources is {resources!r}")
+    event_type, not_before = needed(stated, "EventType"), optional(stated, "NotBefore")
+    try:
+        not_before_unix_ms = from_http_date(not_before) if not_before else None
+    except ValueError:
+        if event_type != "Preempt":
+            raise
+        not_before_unix_ms = None  # it goes, only nobody says when: the job's grace counts
+    duration_s = whole_number(stated.get("DurationInSeconds"))
+    return Event(
+        event_id=needed(stated, "EventId"),
+        event_type=event_type,
+        event_status=optional(stated, "EventStatus"),
+        resources=tuple(str(resource) for resource in resources),
+        not_before_unix_ms=not_before_unix_ms,
+        description=optional(stated, "Description"),
+        duration_s=-1 if duration_s is None else duration_s,
+    )
+
+
 def observed(event: Event) -> Observed:
-    """Preempt, and whatever has begun, is HARD; the rest may be cancelled."""
-    started = event.event_status == "Started"
-    hard = started or event.event_type == "Preempt"
     return Observed(
         key=event.event_id,
         cause=CAUSES.get(event.event_type, "host_maintenance"),
-        notice_class=NoticeClass.HARD if hard else NoticeClass.SOFT,
-        stated_unix_ms=from_http_date(event.not_before) if event.not_before else None,
-        at_once=started,
+        notice_class=NoticeClass.HARD if event.hard else NoticeClass.SOFT,
+        stated_unix_ms=event.not_before_unix_ms,
+        at_once=event.started,
         detail=f"{event.event_type} {event.event_status}: {event.description}",
     )
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-
-import msgspec
+from typing import Any
 
 from drainfsm.adapter import AdapterContext
 from drainfsm.core.notice import NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm_adapters.ledger import NONE, Observed, Reading
+from drainfsm_adapters.lenient import identity_of, optional, says_nothing
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, endpoint_of, instant
 from drainfsm_adapters.options import PollOptions, chosen, load_options
 from drainfsm_adapters.polling import HELD_S, CloudAdapter, Platform, Signal
@@ -29,6 +29,7 @@ HOST_NAME = "metadata.google.internal"
 FLAVOR = "Metadata-Flavor"
 ROOT = "/computeMetadata/v1/instance"
 ADVISORY_POLL_S = 5.0
+NO_NOTICE = "no notifications have been received"
 ADVISORY_UNKNOWN_S = 600.0
 """Machine types without maintenance notices never tell: reported, but not in a hurry."""
 
@@ -53,28 +54,6 @@ class GcpOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     migrate: bool = False
     """Leave before a live migration, too; GPUs cannot be migrated."""
-
-
-class UpcomingMaintenance(msgspec.Struct):
-    """Both spellings of the metadata server, and the API's."""
-
-    type: str = ""
-    maintenance_status: str = ""
-    maintenance_status_camel: str = msgspec.field(name="maintenanceStatus", default="")
-    window_start_time: str = ""
-    window_start_time_camel: str = msgspec.field(name="windowStartTime", default="")
-    start_time: str = msgspec.field(name="startTime", default="")
-    window_end_time: str = ""
-    latest_window_start_time: str = ""
-    error: str = ""
-
-    @property
-    def start(self) -> str:
-        return self.window_start_time or self.window_start_time_camel or self.start_time
-
-    @property
-    def status(self) -> str:
-        return self.maintenance_status or self.maintenance_status_camel
 
 
 class LongPoll:
@@ -192,14 +171,14 @@ class _Gcp:
             read=read,
             poll_s=options.poll_s,
             unknown_s=options.unknown_s,
-            long_poll=True,
+            held_s=options.long_poll_s,
         )
 
     async def _instance_id(self) -> str:
         reply = await fetch(self._client, f"{ROOT}/id")
         if reply.status != 200:
             raise NoAnswerError(f"id is answered {reply.status}")
-        return reply.text
+        return identity_of(reply.text, what="id")
 
     async def _preempted(self) -> Reading:
         value = await self._preempted_key.read()
@@ -239,21 +218,26 @@ class _Gcp:
         if reply.status != 200:
             hint = ": this machine type may have none" if reply.status == 404 else ""
             raise NoAnswerError(f"answered {reply.status}{hint}")
-        if reply.text.strip('"') == "NONE":
-            return NONE
         return upcoming_maintenance(reply)
 
 
 def upcoming_maintenance(reply: Reply) -> Reading:
-    """A window that may still move, either way."""
-    stated = reply.json(UpcomingMaintenance)
-    if stated.error or not stated.start:
-        raise NoAnswerError(stated.error or f"garbage: {reply.text[:60]!r}")
+    """A window that may still move, either way. TPU VMs say by an error that there is none."""
+    if says_nothing(reply.text):
+        return NONE
+    stated = reply.json(dict[str, Any])
+    error = optional(stated, "error")
+    if NO_NOTICE in error.lower():
+        return NONE
+    start = optional(stated, "window_start_time", "windowStartTime", "startTime", "start_time")
+    if error or not start:
+        raise NoAnswerError(error or f"garbage: {reply.text[:60]!r}")
+    status = optional(stated, "maintenance_status", "maintenanceStatus")
     observed = Observed(
         key="upcoming-maintenance",
         cause="host_maintenance",
         notice_class=NoticeClass.SOFT,
-        stated_unix_ms=instant(from_rfc3339, stated.start),
-        detail=f"{stated.type} {stated.status} from {stated.start}".strip(),
+        stated_unix_ms=instant(from_rfc3339, start),
+        detail=f"{optional(stated, 'type')} {status} from {start}".strip(),
     )
     return Reading(events=(observed,))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 
+from drainfsm_adapters.lenient import whole_number
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, TimedOutError
 
 TTL_S = 3_600
-TTL_DIGITS_MAX = 6
 REFRESH_EARLY_S = 60
 PATH = "/latest/api/token"
 
@@ -23,6 +23,9 @@ class TokenSession:
         self._header = header
         self._required = required
         self._token = ""
+        self._genuine = False
+        """The token came with its life time, as no imitation has it."""
+
         self._renew_at_unix_ms = 0
         self._lock = asyncio.Lock()
         self._renewals = 0
@@ -43,6 +46,16 @@ class TokenSession:
         if reply.status == 401:
             raise NoAnswerError("401, with a new token, too")
         return reply
+
+    async def check(self) -> None:
+        """That there is a service which gives out tokens.
+
+        Raises:
+            NoAnswerError: there is none; says what is wrong.
+        """
+        await self._fresh_token()
+        if not self._genuine:
+            raise NoAnswerError("no token: answered 200 without its life time")
 
     def _headers(self, token: str) -> dict[str, str]:
         return {self._header: token} if token else {}
@@ -75,14 +88,15 @@ class TokenSession:
         except TimedOutError as error:
             raise NoAnswerError(await self._diagnosis(error)) from error
         if reply.status == 200 and (token := reply.text):
-            stated = reply.headers.get(ttl_header.lower(), "")
-            ttl_s = int(stated) if stated.isdecimal() and len(stated) <= TTL_DIGITS_MAX else TTL_S
+            stated = reply.headers.get(ttl_header.lower())
+            self._genuine = stated is not None
+            ttl_s = min(whole_number(stated) or TTL_S, TTL_S)  # never longer than was asked for
             self._token = token
         elif not self._required and reply.status in (404, 405):
             ttl_s, self._token = TTL_S, ""  # a service without tokens
         else:
             hint = " (HttpEndpoint disabled?)" if reply.status == 403 else ""
-            raise NoAnswerError(f"the token request is answered {reply.status}{hint}")
+            raise NoAnswerError(f"no token: answered {reply.status}{hint}")
         early_s = min(REFRESH_EARLY_S, ttl_s // 2)
         self._renew_at_unix_ms = asked_unix_ms + (ttl_s - early_s) * 1_000
 

@@ -12,6 +12,7 @@ that into notices with the identity that the core needs:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import msgspec
@@ -95,13 +96,15 @@ class Ledger:
         self,
         *,
         source: str,
-        scope: str,
         sink: NoticeSink,
         clock: ServerClock,
         now_unix_ms: Callable[[], int],
+        scope: str = "",
     ) -> None:
+        self.scope = scope
+        """Whom the notices are about: part of their identity, so set once, before the first."""
+
         self._source = source
-        self._scope = scope
         self._sink = sink
         self._clock = clock
         self._now_unix_ms = now_unix_ms
@@ -113,10 +116,12 @@ class Ledger:
 
         True: a change awaits its confirmation by the next reading.
         """
-        for observed in reading.events:
+        for observed in _once_each(reading.events):
             self._present((signal, observed.key), observed)
+        present = {observed.key for observed in reading.events}
         for key, reason in reading.ended.items():
-            self._ended((signal, key), reason)
+            if key not in present:  # said to be over, and to be there, in one breath: it is there
+                self._ended((signal, key), reason)
         if reading.complete:
             self._miss(signal, reading, confirm_count=confirm_count)
         held = [self._held[place] for place in self._held if place[0] == signal]
@@ -160,7 +165,7 @@ class Ledger:
             self._withdraw(place, reason)
 
     def _announce(self, place: tuple[str, str], observed: Observed) -> None:
-        base = "/".join(filter(None, (self._scope, observed.key, observed.tag)))
+        base = "/".join(filter(None, (self.scope, observed.key, observed.tag)))
         revision = self._revisions[base] = self._revisions.get(base, 0) + 1
         native_id = base if revision == 1 else f"{base}~{revision}"
         held = self._held[place] = _Held(native_id=native_id, observed=observed)
@@ -201,6 +206,20 @@ class Ledger:
                 detail=observed.detail,
             )
         )
+
+
+def _once_each(events: tuple[Observed, ...]) -> list[Observed]:
+    """Of an event that is stated twice in one reading: HARD before SOFT, and the earliest."""
+    found: dict[str, Observed] = {}
+    for observed in sorted(events, key=_urgency, reverse=True):
+        found[observed.key] = observed
+    return [found[key] for key in dict.fromkeys(observed.key for observed in events)]
+
+
+def _urgency(observed: Observed) -> tuple[bool, bool, int]:
+    soft = observed.notice_class is NoticeClass.SOFT
+    stated = observed.stated_unix_ms
+    return soft, not observed.at_once, stated if stated is not None else sys.maxsize
 
 
 def _moved_ms(before: Observed, after: Observed) -> int:

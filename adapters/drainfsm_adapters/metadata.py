@@ -7,7 +7,8 @@ reads no environment), and teaches ``ServerClock`` what the server's ``Date`` sa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -18,11 +19,20 @@ from drainfsm.errors import ConfigError
 from drainfsm_adapters.resolve import Resolver
 from drainfsm_adapters.server_clock import ServerClock
 
+PATIENCE_S = 15.0
+"""How long a call that is late is listened to, beside the calls after it: a service that is always
+slower than the time limit is heard all the same."""
+
+LATE_MAX = 4
+"""Late calls for one path: the oldest, and the newest ones."""
+
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 256 * 1024
 """Thousands of scheduled events; an answer beyond that is no metadata."""
 
+SIZE_DIGITS_MAX = 12
 DETAIL_CHARS_MAX = 120
+STATUS = re.compile(r"[1-5][0-9][0-9]")
 T = TypeVar("T")
 
 
@@ -119,6 +129,7 @@ class MetadataClient:
         self.clock = ServerClock()
         self.now_unix_ms = now_unix_ms
         self._resolver = Resolver(endpoint.host)
+        self._late: dict[tuple[str, str], list[asyncio.Task[Reply | NoAnswerError]]] = {}
 
     async def request(
         self,
@@ -128,27 +139,55 @@ class MetadataClient:
         headers: Mapping[str, str],
         body: bytes = b"",
         timeout_s: float | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> Reply:
         """One exchange on a connection of its own. Any status is an answer, 3xx included.
+
+        An exchange that is late goes on for ``patience_s``; its answer, if it comes first, is the
+        answer to the next request for that path. A POST is never asked twice.
 
         Raises:
             NoAnswerError: nothing usable came back in time.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
+        asked = _request_bytes(self.endpoint, method, path, headers, body)
+        key, once = (method, path), method == "POST"
+        late_s = limit_s if once else max(limit_s, patience_s)
+        newest = asyncio.ensure_future(self._answer(asked, limit_s=late_s))
+        racing = [*self._late.pop(key, ()), newest]
+        try:
+            answer = await _first_answer(racing, newest, limit_s=limit_s)
+        except BaseException:
+            _cancel(racing)
+            raise
+        if racing and not once:
+            self._late.setdefault(key, []).extend(racing)
+        else:
+            _cancel(racing)
+        if isinstance(answer, NoAnswerError):
+            if isinstance(answer, TimedOutError):
+                self._resolver.forget()
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Nobody will ask any more: late calls are given up."""
+        for racing in self._late.values():
+            _cancel(racing)
+        self._late.clear()
+
+    async def _answer(self, asked: bytes, *, limit_s: float) -> Reply | NoAnswerError:
         sent_unix_ms = self.now_unix_ms()
         try:
             async with asyncio.timeout(limit_s):
-                status, answered, content = await self._exchange(
-                    _request_bytes(self.endpoint, method, path, headers, body)
-                )
-        except TimeoutError as error:
-            self._resolver.forget()
-            raise TimedOutError(f"no answer within {limit_s:g} s") from error
+                status, answered, content = await self._exchange(asked)
+        except TimeoutError:
+            return TimedOutError(f"no answer within {limit_s:g} s")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-            raise garbage(error) from error
+            return garbage(error)
         except OSError as error:
             self._resolver.forget()
-            raise NoAnswerError(f"{error.strerror or error}") from error
+            return NoAnswerError(f"{error.strerror or error}")
         received_unix_ms = self.now_unix_ms()
         if date := answered.get("date"):
             self.clock.observe(date, sent_unix_ms=sent_unix_ms, received_unix_ms=received_unix_ms)
@@ -174,6 +213,41 @@ class MetadataClient:
             writer.transport.abort()
 
 
+Racing = list[asyncio.Task[Reply | NoAnswerError]]
+
+
+async def _first_answer(
+    racing: Racing, newest: asyncio.Task[Reply | NoAnswerError], *, limit_s: float
+) -> Reply | NoAnswerError:
+    """Of the calls under way, oldest first; what is left in ``racing`` is late. An older call that
+    fails says nothing: it is the newest that fails."""
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + limit_s
+    while True:
+        left_s = max(0.0, give_up_s - loop.time())
+        done, _ = await asyncio.wait(racing, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            if len(racing) > LATE_MAX:
+                _cancel(racing[1 : -LATE_MAX + 1])
+                del racing[1 : -LATE_MAX + 1]
+            return TimedOutError(f"no answer within {limit_s:g} s")
+        for call in [call for call in racing if call in done]:
+            answer = call.result()
+            before = racing.index(call)
+            if isinstance(answer, Reply):  # what was asked earlier would only be older
+                _cancel(racing[:before])
+                del racing[: before + 1]
+                return answer
+            racing.remove(call)
+            if call is newest:
+                return answer
+
+
+def _cancel(calls: Sequence[asyncio.Task[Reply | NoAnswerError]]) -> None:
+    for call in calls:
+        call.cancel()
+
+
 def _request_bytes(
     endpoint: Endpoint, method: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> bytes:
@@ -197,7 +271,7 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     code = rest[:3]
-    if not version.startswith("HTTP/1.") or not code.isdecimal() or not "100" <= code <= "599":
+    if not version.startswith("HTTP/1.") or not STATUS.fullmatch(code):
         raise ValueError(f"{first[:40]!r} is no HTTP status line")
     headers: dict[str, str] = {}
     for line in lines:
@@ -217,6 +291,8 @@ async def _read_body(
         return await _read_chunks(reader)
     stated = headers.get("content-length")
     if stated is not None:
+        if len(stated) > SIZE_DIGITS_MAX:
+            raise ValueError(f"a length of {stated[:SIZE_DIGITS_MAX]}… bytes")
         return await reader.readexactly(_size_within_limit(int(stated)))
     body = b""
     while part := await reader.read(HEAD_BYTES_MAX):

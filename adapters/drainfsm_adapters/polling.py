@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -24,6 +25,12 @@ CONFIRM_S = 1.1
 """Until a change that awaits its confirmation is looked at again: the next second, at least, for
 a deadline that slides is another one then."""
 
+CALLS_MAX = 3
+"""One read makes no more calls, one after the other: a token, its diagnosis, a key."""
+
+UNKNOWN_POLL_S = 5.0
+"""A signal that could not be read is asked again no later than this, however rarely it is asked."""
+
 PAUSE_S_MIN = 0.02
 """Between two reads, whatever the server does."""
 
@@ -37,8 +44,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 
     poll_s: float
     unknown_s: float
-    long_poll: bool = False
-    """``read`` itself waits for news."""
+    held_s: float = 0.0
+    """Above 0: a long poll, which may hold its answer back for so long."""
 
     confirm_count: int = 1
     """Readings that must lack an event before it is taken as gone."""
@@ -61,13 +68,23 @@ class CloudAdapter:
     def __init__(self, context: AdapterContext, platform: Platform) -> None:
         self._context = context
         self._platform = platform
+        self._naming = asyncio.Lock()
 
     async def watch(self, sink: NoticeSink) -> None:
         """Hear notices until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            ledger = group.create_task(self._open_ledger(sink))
-            for signal in self._platform.signals:
-                group.create_task(self._follow(signal, ledger, self._health(signal, sink)))
+        ledger = Ledger(
+            source=self._platform.source,
+            sink=sink,
+            clock=self._platform.client.clock,
+            now_unix_ms=self._context.now_unix_ms,
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._learn_scope(ledger))
+                for signal in self._platform.signals:
+                    group.create_task(self._follow(signal, ledger, self._health(signal, sink)))
+        finally:
+            self._platform.client.close()
 
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
         source = self._platform.source
@@ -83,28 +100,25 @@ class CloudAdapter:
             sink=sink,
         )
 
-    async def _open_ledger(self, sink: NoticeSink) -> Ledger:
-        """The machine's name is asked for once: notices must keep their identity."""
-        try:
-            scope = await self._platform.name()
-        except NoAnswerError:
-            scope = f"node{self._context.node_rank}"
-        return Ledger(
-            source=self._platform.source,
-            scope=scope,
-            sink=sink,
-            clock=self._platform.client.clock,
-            now_unix_ms=self._context.now_unix_ms,
-        )
+    async def _learn_scope(self, ledger: Ledger, *, otherwise: str = "") -> None:
+        """The machine's name, for the identity of notices, which must not change any more."""
+        async with self._naming:
+            if ledger.scope:
+                return
+            try:
+                ledger.scope = await self._platform.name()
+            except NoAnswerError:
+                ledger.scope = otherwise
 
-    async def _follow(self, signal: Signal, ledger: asyncio.Task[Ledger], health: Health) -> None:
+    async def _follow(self, signal: Signal, ledger: Ledger, health: Health) -> None:
         now_unix_ms = self._context.now_unix_ms
         before: Reading | None = None
         while True:
             began = now_unix_ms()
-            reading = await _read(signal)
-            opened = await asyncio.shield(ledger)
-            unsure = opened.settle(signal.name, reading, confirm_count=signal.confirm_count)
+            reading = await self._read(signal, health)
+            if reading.events and not ledger.scope:  # a notice does not wait for long
+                await self._learn_scope(ledger, otherwise=self._own_name)
+            unsure = ledger.settle(signal.name, reading, confirm_count=signal.confirm_count)
             now = now_unix_ms()
             if reading.complete:
                 health.told()
@@ -114,6 +128,27 @@ class CloudAdapter:
             pause_s = _pause_s(signal, reading, before, took_s=took_s)
             await asyncio.sleep(min(pause_s, CONFIRM_S) if unsure else pause_s)
             before = reading
+
+    async def _read(self, signal: Signal, health: Health) -> Reading:
+        """A read that does not return is UNKNOWN like any other, by the clock."""
+        now_unix_ms = self._context.now_unix_ms
+        began = now_unix_ms()
+        reading = asyncio.ensure_future(_read(signal))
+        try:
+            calls_s = CALLS_MAX * self._platform.client.timeout_s
+            limit_s = signal.held_s + max(signal.unknown_s, calls_s)
+            await asyncio.wait({reading}, timeout=limit_s)
+            if not reading.done():
+                detail = f"no answer for {limit_s:g} s"
+                health.silent(detail=detail, since_unix_ms=began, now_unix_ms=now_unix_ms())
+            return await reading
+        finally:
+            reading.cancel()
+
+    @property
+    def _own_name(self) -> str:
+        """Where the platform does not tell the machine's name: no other machine may have it."""
+        return f"{socket.gethostname()}-node{self._context.node_rank}"
 
 
 async def _read(signal: Signal) -> Reading:
@@ -127,8 +162,9 @@ async def _read(signal: Signal) -> Reading:
 
 def _pause_s(signal: Signal, reading: Reading, before: Reading | None, *, took_s: float) -> float:
     """Until the next read. Polls keep their pace however long an answer takes."""
-    waits_itself = signal.long_poll and reading.complete
+    waits_itself = signal.held_s > 0 and reading.complete
     if waits_itself and (took_s >= HELD_S or reading != before):
         return PAUSE_S_MIN
-    interval_s = signal.poll_s * (1 - JITTER * random.random())
+    poll_s = signal.poll_s if reading.complete else min(signal.poll_s, UNKNOWN_POLL_S)
+    interval_s = poll_s * (1 - JITTER * random.random())
     return max(PAUSE_S_MIN, interval_s - took_s)

@@ -20,14 +20,16 @@ from drainfsm_adapters.server_clock import ServerClock
 from drainfsm_adapters.slurm_commands import Scontrol, SlurmFailedError, SlurmMissingError
 from drainfsm_adapters.slurm_evidence import (
     OWN_REASON,
-    drained_of,
+    Warned,
     end_of,
+    leaving_nodes,
+    maintenance_of,
     meaning_of,
     reservation_of,
 )
 from drainfsm_adapters.slurm_leaving import Leaving
 from drainfsm_adapters.slurm_options import SOURCE, run_of, slurm_options
-from drainfsm_adapters.slurm_records import SlurmJob, SlurmLimits
+from drainfsm_adapters.slurm_records import SlurmJob, SlurmLimits, hosts_of
 
 POLL_S_MAX = 30.0
 """slurmctld enforces limits no more often, and looks after thousands of jobs."""
@@ -56,7 +58,7 @@ class SlurmAdapter:
         self._context = context
         self._options = slurm_options(context.options)
         self._run = run_of(os.environ)
-        self._scontrol = Scontrol(self._options)
+        self._scontrol = Scontrol(self._options, job_name=self._run.job_name)
         self._limits = SlurmLimits()
         self._limits_known = False
         self._ledger: Ledger | None = None
@@ -64,6 +66,12 @@ class SlurmAdapter:
         """Earliest end that was stated."""
 
         self._shortened = False
+        self._grace_end_unix_s: int | None = None
+        """The end that its preemption announced."""
+
+        self._warned_unix_ms: int | None = None
+        """When the warning of ``--signal`` came."""
+
         self._asked: dict[str, tuple[int, asyncio.Task[SlurmJob | None]]] = {}
         self._leaving = Leaving(context, self._options, self._run, self._scontrol)
 
@@ -106,8 +114,15 @@ class SlurmAdapter:
         while names:
             async with self._trying(health, sink):
                 nodes = await self._scontrol.nodes(names, timeout_s=self._timeout_s())
+                reservations = await self._scontrol.reservations(timeout_s=self._timeout_s())
                 health.told()
-                ledger.settle("nodes", _reading(drained_of(nodes)))
+                ledger.settle("nodes", Reading(events=leaving_nodes(nodes)))
+                planned = maintenance_of(
+                    reservations,
+                    nodes=frozenset(hosts_of(names)),
+                    now_unix_ms=self._context.now_unix_ms(),
+                )
+                ledger.settle("maintenance", Reading(events=planned))
             await asyncio.sleep(self._options.nodes_s)
 
     def _health(self, name: str, sink: NoticeSink) -> Health:
@@ -145,6 +160,8 @@ class SlurmAdapter:
             if self._end_unix_ms is not None and end_unix_ms != self._end_unix_ms:
                 self._shortened = end_unix_ms < self._end_unix_ms
             self._end_unix_ms = end_unix_ms
+        if job.preempt_unix_s is not None and not job.ending:
+            self._grace_end_unix_s = self._leaving.grace_end_unix_s = job.end_unix_s
         observed = end_of(
             job,
             run=self._run,
@@ -152,11 +169,13 @@ class SlurmAdapter:
             grace_ms=self._context.grace_ms,
             now_unix_ms=now,
             shortened=self._shortened,
+            grace_end_unix_s=self._grace_end_unix_s,
         )
         return ledger.settle("job", _reading(observed))
 
     async def _settle_reservation(self, ledger: Ledger, name: str) -> bool:
-        end_unix_s = await self._scontrol.reservation_end_unix_s(name, timeout_s=self._timeout_s())
+        reservations = await self._scontrol.reservations(timeout_s=self._timeout_s())
+        end_unix_s = next((one.end_unix_s for one in reservations if one.name == name), None)
         now = self._context.now_unix_ms()
         observed = reservation_of(end_unix_s, name=name, now_unix_ms=now)
         return ledger.settle("reservation", _reading(observed))
@@ -191,10 +210,14 @@ class SlurmAdapter:
             run=self._run,
             limits=self._limits,
             grace_ms=self._context.grace_ms,
-            warning_s=self._options.warning_s,
+            warning=self._warning(notice),
             signalled_unix_ms=notice.received_unix_ms,
+            shortened=self._shortened,
+            grace_end_unix_s=self._grace_end_unix_s,
         )
         if meaning is None:
+            if name == self._options.warning_signal and self._warned_unix_ms is None:
+                self._warned_unix_ms = notice.received_unix_ms
             return None if self._ledger is not None else notice
         return msgspec.structs.replace(
             notice,
@@ -204,6 +227,13 @@ class SlurmAdapter:
             deadline_unix_ms=meaning.deadline_unix_ms,
             detail=f"{name}; {meaning.detail}",
         )
+
+    def _warning(self, notice: Notice) -> Warned:
+        """All nodes hear one warning at about one time."""
+        warned = self._warned_unix_ms
+        heard = warned is not None and notice.received_unix_ms - warned > FRESH_MS
+        options = self._options
+        return Warned(name=options.warning_signal, lead_s=options.warning_s, heard=heard)
 
     async def _look(self, name: str, *, timeout_s: float) -> SlurmJob | None:
         now = self._context.now_unix_ms()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from drainfsm_adapters.slurm_options import SlurmOptions
@@ -11,13 +12,20 @@ from drainfsm_adapters.slurm_records import (
     SlurmJob,
     SlurmLimits,
     SlurmNode,
+    SlurmReservation,
     job_of,
     limits_of,
     nodes_of,
-    reservation_end_unix_s,
+    reservations_of,
 )
 
 OUTPUT_CHARACTERS_MAX = 300
+NO_CONTACT = re.compile(
+    "contact|connect|timed out|socket|munge|authenticat|zero bytes|communication|temporar",
+    re.IGNORECASE,
+)
+"""What Slurm's commands say where slurmctld or munge is away. All else is slurmctld's no."""
+
 TRIES = 3
 """Slurm sends SIGTERM twice, within milliseconds."""
 
@@ -26,11 +34,15 @@ class SlurmFailedError(Exception):
     """A command gave no answer in time, or was refused."""
 
 
+class SlurmSilentError(SlurmFailedError):
+    """Nobody answered, in time or at all: what was ordered may still be done."""
+
+
 class SlurmMissingError(SlurmFailedError):
     """A command cannot be started."""
 
 
-class SlurmSignalledError(SlurmFailedError):
+class SlurmSignalledError(SlurmSilentError):
     """A command was ended by a signal: with proctrack/linuxproc Slurm's SIGTERM to the job's
     processes is for it, too. What it did is not known."""
 
@@ -42,6 +54,7 @@ async def run_command(
 
     Raises:
         SlurmFailedError: says what went wrong.
+        SlurmSilentError: and that there was no answer.
         SlurmMissingError: and what to do.
         SlurmSignalledError: what it did is not known.
     """
@@ -63,7 +76,7 @@ async def run_command(
         async with asyncio.timeout(max(0.0, timeout_s)):
             output, errors = await process.communicate()
     except TimeoutError:
-        raise SlurmFailedError(f"{command[0]} gave no answer within {timeout_s:.1f} s") from None
+        raise SlurmSilentError(f"{command[0]} gave no answer within {timeout_s:.1f} s") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -72,14 +85,16 @@ async def run_command(
         raise SlurmSignalledError(f"{' '.join(command[:3])}: ended by signal {-process.returncode}")
     if process.returncode != 0:
         said = (errors or output).decode(errors="replace").strip()[:OUTPUT_CHARACTERS_MAX]
-        raise SlurmFailedError(f"{' '.join(command[:3])}: {said or process.returncode}")
+        kind = SlurmSilentError if NO_CONTACT.search(said) else SlurmFailedError
+        raise kind(f"{' '.join(command[:3])}: {said or process.returncode}")
     return output.decode(errors="replace")
 
 
 class Scontrol:
     """The questions and orders that this adapter has. All raise ``SlurmFailedError``."""
 
-    def __init__(self, options: SlurmOptions) -> None:
+    def __init__(self, options: SlurmOptions, *, job_name: str = "") -> None:
+        self._job_name = job_name
         self._program = options.scontrol
         self._job_format = "--json" if options.json else "-o"
         self._environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
@@ -87,7 +102,7 @@ class Scontrol:
     async def job(self, job_id: str, *, timeout_s: float) -> SlurmJob:
         output = await self._run(self._job_format, "show", "job", job_id, timeout_s=timeout_s)
         try:
-            found = job_of(output, job_id=job_id)
+            found = job_of(output, job_id=job_id, job_name=self._job_name)
         except ValueError as error:
             raise SlurmFailedError(f"scontrol show job: not understood: {error}") from error
         if found is None:
@@ -97,9 +112,8 @@ class Scontrol:
     async def nodes(self, names: str, *, timeout_s: float) -> tuple[SlurmNode, ...]:
         return nodes_of(await self._run("-o", "show", "node", names, timeout_s=timeout_s))
 
-    async def reservation_end_unix_s(self, name: str, *, timeout_s: float) -> int | None:
-        output = await self._run("-o", "show", "reservation", name, timeout_s=timeout_s)
-        return reservation_end_unix_s(output)
+    async def reservations(self, *, timeout_s: float) -> tuple[SlurmReservation, ...]:
+        return reservations_of(await self._run("-o", "show", "reservation", timeout_s=timeout_s))
 
     async def limits(self, partition: str, *, timeout_s: float) -> SlurmLimits:
         """The site's configuration; a partition that is hidden from us is left out."""
@@ -113,9 +127,9 @@ class Scontrol:
         order = (f"nodename={names}", "state=drain", f"reason={reason}")
         await self._run("update", *order, timeout_s=timeout_s)
 
-    async def requeue(self, job_id: str, *, timeout_s: float) -> None:
+    async def requeue(self, own_id: str, *, timeout_s: float) -> None:
         """Once: it may have been obeyed although it failed. The job's record tells."""
-        await self._run("requeue", job_id, timeout_s=timeout_s, tries=1)
+        await self._run("requeue", own_id, timeout_s=timeout_s, tries=1)
 
     async def _run(self, *arguments: str, timeout_s: float, tries: int = TRIES) -> str:
         now_s = asyncio.get_running_loop().time

@@ -17,10 +17,22 @@ import msgspec
 from drainfsm.core.notice import NoticeClass
 from drainfsm_adapters.ledger import Observed
 from drainfsm_adapters.slurm_options import Run
-from drainfsm_adapters.slurm_records import NO_LIMIT_AHEAD_S, SlurmJob, SlurmLimits, SlurmNode
+from drainfsm_adapters.slurm_records import (
+    NO_LIMIT_AHEAD_S,
+    SlurmJob,
+    SlurmLimits,
+    SlurmNode,
+    SlurmReservation,
+)
 
 WARNING_EARLY_S = 65
 """``--signal=…@N`` comes up to 60 s before N (man sbatch); some for the way."""
+
+WARNING_LATE_S = 10
+"""And never after N, but for a slow controller and the way."""
+
+GRACE_END_SLACK_S = 1
+"""Slurm ends no preempted job before the end that it announced."""
 
 KILL_EARLY_MS = 500
 """SIGKILL was measured 4.68 s after SIGTERM with a KillWait of 5 s."""
@@ -57,14 +69,17 @@ def end_of(
     grace_ms: int,
     now_unix_ms: int,
     shortened: bool,
+    grace_end_unix_s: int | None = None,
 ) -> Observed | None:
-    """The end of this run, as its record states it now. ``shortened``: it was later before."""
+    """The end of this run, as its record states it now. ``shortened``: it was later before.
+    ``grace_end_unix_s``: the end that its preemption announced."""
     soon = killed_by_unix_ms(signalled_unix_ms=now_unix_ms, limits=limits, grace_ms=grace_ms)
     if job.restarts > run.restarts:
         return _end("requeue", soon, f"run {job.restarts} has replaced this one: {_told(job)}")
     if job.ending:  # its EndTime is when that began
         late_ms = max(0, now_unix_ms - (job.end_unix_s or now_unix_ms) * 1_000)
-        return _end(ending_cause(job), soon - late_ms, _told(job))
+        cause = ending_cause(job, grace_end_unix_s=grace_end_unix_s)
+        return _end(cause, soon - late_ms, _told(job))
     if job.end_unix_s is None:
         return None
     end_unix_ms = job.end_unix_s * 1_000
@@ -95,16 +110,77 @@ def _end(cause: str, deadline_unix_ms: int, detail: str) -> Observed:
     )
 
 
-def ending_cause(job: SlurmJob) -> str:
-    """Why a run is being ended whose restart count has not risen."""
-    reason = job.reason.lower()
-    if "TIMEOUT" in job.states or "DEADLINE" in job.states or reason == "timelimit":
-        return "time_limit"
-    if "PREEMPTED" in job.states or job.preempt_unix_s is not None:
-        return "preemption"
-    if "NODE_FAIL" in job.states or reason == "nodedown":
-        return "node_failure"
-    return "cancelled"
+BY_STATE = {
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+    "CANCELLED": "cancelled",
+    "NODE_FAIL": "node_failure",
+    "BOOT_FAIL": "node_failure",
+    "OUT_OF_MEMORY": "out_of_memory",
+    "FAILED": "failed",
+    "PREEMPTED": "preemption",
+}
+"""In this order: a job that is cancelled in the grace of its preemption keeps PreemptTime."""
+
+BY_REASON = {
+    "timelimit": "time_limit",
+    "nodedown": "node_failure",
+    "outofmemory": "out_of_memory",
+    "nonzeroexitcode": "failed",
+    "joblaunchfailure": "failed",
+    "raisedsignal": "failed",
+}
+"""Text of 22.05 says COMPLETING and keeps the state to itself."""
+
+OWN_ENDS = {
+    "cancelled": "was cancelled",
+    "failed": "has failed",
+    "out_of_memory": "was out of memory",
+}
+"""Slurm brings no such job back, and a requeue of ours would. How that is said."""
+
+
+def ending_cause(job: SlurmJob, *, grace_end_unix_s: int | None = None) -> str:
+    """Why a run is being ended whose restart count has not risen.
+
+    ``grace_end_unix_s``: the end that its preemption announced. One that ends earlier was
+    cancelled, where the state does not tell.
+    """
+    for state, cause in BY_STATE.items():
+        if state in job.states:
+            return cause
+    if cause := BY_REASON.get(job.reason.lower(), ""):
+        return cause
+    if job.preempt_unix_s is None:
+        return "cancelled"
+    early = None not in (grace_end_unix_s, job.end_unix_s) and (
+        (job.end_unix_s or 0) < (grace_end_unix_s or 0) - GRACE_END_SLACK_S
+    )
+    return "cancelled" if early else "preemption"
+
+
+class Warned(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--signal`` asked for."""
+
+    name: str
+    """Empty: nothing."""
+
+    lead_s: float
+    heard: bool
+    """It has come before: Slurm sends it once in a run."""
+
+    def explains(self, name: str, job: SlurmJob, *, left_ms: int, shortened: bool) -> bool:
+        """Whether a signal of that name, so long before the end, is the one that was asked for. It
+        comes up to a minute early, and late only where the limit is lower than the lead, or was
+        lowered."""
+        if name != self.name or self.heard:
+            return False
+        lead_ms = round(self.lead_s * 1_000)
+        if left_ms > lead_ms + WARNING_EARLY_S * 1_000:
+            return False
+        limit_s = (job.end_unix_s or 0) - (job.start_unix_s or job.end_unix_s or 0)
+        may_be_late = shortened or limit_s <= self.lead_s + WARNING_EARLY_S
+        return may_be_late or left_ms >= lead_ms - WARNING_LATE_S * 1_000
 
 
 def meaning_of(
@@ -114,8 +190,10 @@ def meaning_of(
     run: Run,
     limits: SlurmLimits,
     grace_ms: int,
-    warning_s: float,
+    warning: Warned,
     signalled_unix_ms: int,
+    shortened: bool = False,
+    grace_end_unix_s: int | None = None,
 ) -> Meaning | None:
     """Of the signal of that name. None: the end that the job's record states says it all."""
     killed_by = killed_by_unix_ms(
@@ -128,31 +206,73 @@ def meaning_of(
     if job.restarts > run.restarts:
         return Meaning(cause="requeue", deadline_unix_ms=killed_by, detail=told)
     if job.ending:
-        return Meaning(cause=ending_cause(job), deadline_unix_ms=killed_by, detail=told)
+        cause = ending_cause(job, grace_end_unix_s=grace_end_unix_s)
+        return Meaning(cause=cause, deadline_unix_ms=killed_by, detail=told)
     left_ms = None
     if job.end_unix_s is not None:
         left_ms = job.end_unix_s * 1_000 - signalled_unix_ms
         if left_ms <= 0:
             cause = "time_limit" if job.preempt_unix_s is None else "preemption"
             return Meaning(cause=cause, deadline_unix_ms=killed_by, detail=told)
-        if job.preempt_unix_s is not None or left_ms <= (warning_s + WARNING_EARLY_S) * 1_000:
+        if job.preempt_unix_s is not None:
+            return None
+        if warning.explains(name, job, left_ms=left_ms, shortened=shortened):
             return None
     deadline = signalled_unix_ms + (grace_ms if left_ms is None else min(grace_ms, left_ms))
     detail = f"nothing in the job's record explains it: {told}"
     return Meaning(cause="unknown", deadline_unix_ms=deadline, detail=detail)
 
 
-def drained_of(nodes: tuple[SlurmNode, ...]) -> Observed | None:
-    """Slurm lets jobs finish on a drained node: no deadline."""
-    drained = [n for n in nodes if n.drained and not n.reason.startswith(OWN_REASON)]
-    if not drained:
-        return None
+NODE_STATES = {
+    "node_failing": ("FAIL", "FAILING"),
+    "node_reboot": ("REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
+    "node_drain": ("DRAIN", "DRAINED", "DRAINING"),
+}
+"""By cause, the gravest first: a node that reboots as soon as it is free is drained, too."""
+
+
+def leaving_nodes(nodes: tuple[SlurmNode, ...]) -> tuple[Observed, ...]:
+    """Slurm lets jobs finish on such nodes: no deadline."""
+    found: dict[str, list[SlurmNode]] = {}
+    for node in nodes:
+        if node.reason.startswith(OWN_REASON):
+            continue
+        for cause, states in NODE_STATES.items():
+            if node.states & set(states):
+                found.setdefault(cause, []).append(node)
+                break
+    return tuple(_leaving(cause, tuple(hit)) for cause, hit in found.items())
+
+
+def _leaving(cause: str, nodes: tuple[SlurmNode, ...]) -> Observed:
     return Observed(
-        key="node-drain",
-        cause="node_drain",
+        key=cause.replace("_", "-"),
+        cause=cause,
         notice_class=NoticeClass.SOFT,
-        detail="; ".join(f"{n.name}: {n.reason}" if n.reason else n.name for n in drained),
-        nodes=tuple(n.name for n in drained),
+        detail="; ".join(f"{n.name}: {n.reason}" if n.reason else n.name for n in nodes),
+        nodes=tuple(n.name for n in nodes),
+    )
+
+
+def maintenance_of(
+    reservations: tuple[SlurmReservation, ...], *, nodes: frozenset[str], now_unix_ms: int
+) -> tuple[Observed, ...]:
+    """Reservations for maintenance of our nodes. Slurm lets jobs run into them; whoever works on
+    the machine will not."""
+    return tuple(
+        Observed(
+            key=f"maintenance/{one.name}",
+            cause="host_maintenance",
+            notice_class=NoticeClass.SOFT,
+            stated_unix_ms=one.start_unix_s * 1_000,
+            detail=f"maintenance reservation {one.name} begins",
+            nodes=tuple(sorted(one.nodes & nodes)),
+        )
+        for one in reservations
+        if "MAINT" in one.flags
+        and one.nodes & nodes
+        and one.start_unix_s is not None
+        and (one.end_unix_s is None or one.end_unix_s * 1_000 > now_unix_ms)
     )
 
 

@@ -8,27 +8,64 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import signal
 
 from drainfsm.adapter import AdapterContext
-from drainfsm_adapters.slurm_commands import Scontrol, SlurmFailedError, run_command
-from drainfsm_adapters.slurm_evidence import ending_cause
+from drainfsm_adapters.slurm_commands import (
+    Scontrol,
+    SlurmFailedError,
+    SlurmSilentError,
+    run_command,
+)
+from drainfsm_adapters.slurm_evidence import OWN_ENDS, ending_cause
 from drainfsm_adapters.slurm_options import Run, SlurmOptions
 from drainfsm_adapters.slurm_records import SlurmJob, SlurmLimits
 
 STAY_S_MAX = 3_600.0
 """Longer than a preemption's grace: then something else is wrong, and the node is wasted."""
 
-RECORD_SHARE = 3
-"""A third of the time for reading the job's record."""
+PAUSE_S = 0.5
+"""Between two tries while slurmctld, or munge, is away; doubles up to ``PAUSE_S_MAX``."""
+
+PAUSE_S_MAX = 4.0
+SAYING = 0.95
+"""The rest of the time is for saying how it went."""
+
+TRY_S_MIN = 0.3
+TRIES_MIN = 3
+"""One command gets no more than this share of the time, so that another can follow."""
+
+NOT_SENT = re.compile("unable to contact|connect failure|connection refused|munge", re.IGNORECASE)
+"""What sbatch says where no slurmctld has heard it."""
+
+
+class _Time:
+    """Until the last act must be done."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._now_s = asyncio.get_running_loop().time
+        self._end_s = self._now_s() + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._end_s - self._now_s())
 
 
 class Leaving:
+    """The last act. A requeue may be ordered again and again: it is one requeue, and the record
+    tells when it is done. A job that is submitted again is another one: that happens once, and not
+    before it is known that no requeue will be."""
+
     def __init__(
         self, context: AdapterContext, options: SlurmOptions, run: Run, scontrol: Scontrol
     ) -> None:
         self.limits = SlurmLimits()
+        self.grace_end_unix_s: int | None = None
+        """The end that the run's preemption announced."""
+
         self._context = context
         self._options = options
         self._run = run
@@ -39,65 +76,97 @@ class Leaving:
         """See that the run comes back. Returns what was done.
 
         Raises:
-            SlurmFailedError: it will not come back by itself; says why.
+            SlurmFailedError: it will not come back by itself, or nobody knows; says why.
         """
-        if self._options.requeue == "none" and not self._options.resubmit:
-            return "not requeued: [adapters.slurm] requeue = none"
-        try:
-            record_s = timeout_s / RECORD_SHARE
-            job: SlurmJob | None = await self._scontrol.job(self._run.job_id, timeout_s=record_s)
-        except SlurmFailedError:
-            job = None
-        if job is not None:
-            if job.restarts > self._run.restarts:
-                return f"Slurm has requeued the job already: restart {job.restarts}"
-            if job.ending and ending_cause(job) == "cancelled":
-                return "the job was cancelled: not requeued"
-            if self._options.requeue == "stay" and self._killing_requeues(job):
-                return self._stay()
-        return await self._come_back(job, timeout_s=timeout_s - record_s)
-
-    async def _come_back(self, job: SlurmJob | None, *, timeout_s: float) -> str:
-        refused = "requeue is off for this job"
-        if self._options.requeue != "none" and (job is None or job.requeue):
-            try:
-                await self._scontrol.requeue(self._run.job_id, timeout_s=timeout_s / 2)
-            except SlurmFailedError as error:
-                if await self._was_requeued(timeout_s=timeout_s / 4):
-                    return f"job {self._run.job_id} is requeued"
-                if job is not None and self._killing_requeues(job):
-                    return f"{self._stay()}, for {error}"
-                refused = str(error)
-            else:
-                return f"job {self._run.job_id} is requeued"
+        time = _Time(timeout_s * SAYING)
+        if self._options.requeue == "none":
+            if not self._options.resubmit:
+                return "not requeued: [adapters.slurm] requeue = none"
+            return await self._resubmit(time)
+        pause_s, job = PAUSE_S, await self._record(time)
+        while True:
+            if job is not None and (done := self._settled(job)):
+                return done
+            problem, is_no = await self._requeue(job, time)
+            if not problem:
+                return f"job {self._run.own_id} is requeued"
+            if is_no or time.left_s <= pause_s:
+                break
+            await asyncio.sleep(pause_s)
+            pause_s = min(PAUSE_S_MAX, 2 * pause_s)
+            job = await self._record(time)
+            if job is not None and job.restarts > self._run.restarts:
+                return f"job {self._run.own_id} is requeued"
+        job = await self._record(time) or job  # it may have been obeyed all the same
+        if job is not None and job.restarts > self._run.restarts:
+            return f"job {self._run.own_id} is requeued"
+        if job is not None and self._killing_requeues(job):
+            return f"{self._stay()}, for {problem}"
+        if not is_no:
+            raise SlurmFailedError(
+                f"nobody knows whether the job comes back: {problem}; look with "
+                f"`scontrol show job {self._run.own_id}` before you submit it again"
+            )
         if not self._options.resubmit:
             raise SlurmFailedError(
-                f"the job will not come back by itself: {refused}; submit it again, or set "
+                f"the job will not come back by itself: {problem}; submit it again, or set "
                 "[adapters.slurm] resubmit"
             )
-        return await self._resubmit(timeout_s=timeout_s / 2)
+        return await self._resubmit(time)
 
-    async def _was_requeued(self, *, timeout_s: float) -> bool:
+    def _settled(self, job: SlurmJob) -> str:
+        """What is to be said where nothing is left to be done; empty: the run is to be requeued."""
+        if job.restarts > self._run.restarts:
+            return f"Slurm has requeued the job already: restart {job.restarts}"
+        cause = ending_cause(job, grace_end_unix_s=self.grace_end_unix_s)
+        if job.ending and cause in OWN_ENDS:
+            return f"the job {OWN_ENDS[cause]}: not requeued"
+        if self._options.requeue == "stay" and self._killing_requeues(job):
+            return self._stay()
+        return ""
+
+    async def _record(self, time: _Time) -> SlurmJob | None:
+        with contextlib.suppress(SlurmFailedError):
+            return await self._scontrol.job(self._run.job_id, timeout_s=self._try_s(time))
+        return None
+
+    async def _requeue(self, job: SlurmJob | None, time: _Time) -> tuple[str, bool]:
+        """Why it failed, empty if it did not, and whether slurmctld has said no for good."""
+        if job is not None and not job.requeue:
+            return "requeue is off for this job", True
         try:
-            job = await self._scontrol.job(self._run.job_id, timeout_s=timeout_s)
-        except SlurmFailedError:
-            return False
-        return job.restarts > self._run.restarts
+            await self._scontrol.requeue(self._run.own_id, timeout_s=self._try_s(time))
+        except SlurmFailedError as error:
+            silent = isinstance(error, SlurmSilentError)
+            return str(error), not silent
+        return "", False
+
+    def _try_s(self, time: _Time) -> float:
+        return min(self._options.timeout_s, max(time.left_s / TRIES_MIN, TRY_S_MIN))
 
     def _killing_requeues(self, job: SlurmJob) -> bool:
         preempted = job.preempt_unix_s is not None and not job.ending
         return preempted and job.requeue and self.limits.preemption_requeues
 
-    async def _resubmit(self, *, timeout_s: float) -> str:
-        kept = ("SLURM_CONF", "SLURM_JOB_ID")
+    async def _resubmit(self, time: _Time) -> str:
+        """Once, unless it is sure that nothing was submitted. ``SLURM_JOB_ID`` names this run, and
+        nothing else: of a task the array's number would name all."""
         environment = {
-            name: value
-            for name, value in os.environ.items()
-            if name in kept or not name.startswith("SLURM")
+            name: value for name, value in os.environ.items() if not name.startswith("SLURM")
         }
+        if conf := os.environ.get("SLURM_CONF"):
+            environment["SLURM_CONF"] = conf
+        environment["SLURM_JOB_ID"] = self._run.own_id
         command = ("/bin/sh", "-c", self._options.resubmit)
-        said = await run_command(command, timeout_s=timeout_s, environment=environment)
-        return f"submitted again: {said.strip()}"
+        while True:
+            try:
+                said = await run_command(command, timeout_s=time.left_s, environment=environment)
+            except SlurmFailedError as error:
+                if not NOT_SENT.search(str(error)) or time.left_s <= PAUSE_S:
+                    raise SlurmFailedError(f"not submitted again: {error}") from error
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return f"submitted again: {said.strip()}"
 
     def _stay(self) -> str:
         self._stays = True

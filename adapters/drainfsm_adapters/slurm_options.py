@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 
 import msgspec
@@ -29,7 +30,11 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A controller that has told nothing for so long is reported."""
 
     warning_s: float = 120.0
-    """The N of ``--signal=…@N``: a signal so long (and a minute) before the end is the warning."""
+    """The N of ``--signal=…@N``."""
+
+    warning_signal: str = "SIGUSR1"
+    """The signal of ``--signal=…``: the first so long (and a minute) before the end is the warning.
+    Empty: none was asked for, so every signal is somebody's wish."""
 
     requeue: str = "scontrol"
     """Last act of a job that wants to come back: ``scontrol`` requeue; ``stay``, to be killed and
@@ -50,8 +55,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Job ids come back after a requeue: only with the restart count do they name one run."""
 
     job_id: str
+    """Of the record: slurmctld knows every task of an array under a number of its own."""
+
+    own_id: str
+    """For orders. The last task of an array has the number of the array, and an order for that goes
+    to every task: there it is ``ARRAY_TASK``."""
+
     restarts: int
     node: str = ""
+    job_name: str = ""
 
     @property
     def name(self) -> str:
@@ -67,7 +79,14 @@ def run_of(environment: Mapping[str, str]) -> Run:
             "slurm: no SLURM_JOB_ID in the environment: start `drainfsm run` inside a job "
             "(in a container, pass the SLURM_ variables on)"
         )
-    return Run(job_id=job_id, restarts=int(restarts), node=environment.get("SLURMD_NODENAME", ""))
+    array, task = (environment.get(f"SLURM_ARRAY_{part}_ID", "") for part in ("JOB", "TASK"))
+    return Run(
+        job_id=job_id,
+        own_id=f"{array}_{task}" if array and task else job_id,
+        restarts=int(restarts),
+        node=environment.get("SLURMD_NODENAME", ""),
+        job_name=environment.get("SLURM_JOB_NAME", ""),
+    )
 
 
 def slurm_options(options: Mapping[str, str]) -> SlurmOptions:
@@ -81,6 +100,10 @@ def slurm_options(options: Mapping[str, str]) -> SlurmOptions:
         if getattr(loaded, name) not in choices:
             given = getattr(loaded, name)
             raise ConfigError(f"[adapters.slurm] {name} = {given!r}: take {', '.join(choices)}")
+    known_signal = loaded.warning_signal in (*signal.Signals.__members__, "")
+    if not known_signal:
+        given = loaded.warning_signal
+        raise ConfigError(f"[adapters.slurm] warning_signal = {given!r} is no signal")
     for name in ("poll_s", "nodes_s", "warning_s"):
         if getattr(loaded, name) < 0:
             raise ConfigError(f"[adapters.slurm] {name}: must not be negative")

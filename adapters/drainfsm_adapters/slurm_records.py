@@ -7,12 +7,15 @@ JSON numbers are plain in 22.05 and ``{"set": …, "infinite": …, "number": �
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from drainfsm.core.foreign import read_json
+from drainfsm.core.foreign import UNREADABLE
+from drainfsm_adapters.lenient import whole_number
 
 ENDING = frozenset(
     {
@@ -23,13 +26,13 @@ ENDING = frozenset(
 )  # fmt: skip
 """States in which the processes of a run are ended, or gone. Any other counts as running."""
 
+HOSTS_MAX = 65_536
 NO_LIMIT_AHEAD_S = 365 * 86_400
 """An end further ahead is Slurm's way to write "no limit"."""
 
-DIGITS_MAX = 18
-"""A number with more of them is none of Slurm's."""
-
+_BEHIND_NAME = re.compile(r" UserId=\S+\(\d+\) GroupId=")
 _FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:.&-]*)=(\S*)")
+_HOSTS = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _SETTING = re.compile(r"^\s*(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 
 
@@ -43,6 +46,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     requeue: bool = True
     """Whether Slurm lets it be requeued (``--no-requeue``)."""
 
+    start_unix_s: int | None = None
     end_unix_s: int | None = None
     """Live; None: no limit, or not known."""
 
@@ -70,6 +74,14 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
         return "DRAIN" in self.states or "DRAINED" in self.states or "DRAINING" in self.states
 
 
+class SlurmReservation(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    nodes: frozenset[str]
+    flags: frozenset[str]
+    start_unix_s: int | None
+    end_unix_s: int | None
+
+
 class SlurmLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What the site has configured. None: not known."""
 
@@ -85,23 +97,22 @@ class SlurmLimits(msgspec.Struct, frozen=True, kw_only=True):
         return "REQUEUE" in self.preempt_mode.upper()
 
 
-class _Listing(msgspec.Struct, frozen=True):
-    """What ``scontrol --json`` prints."""
-
-    jobs: list[dict[str, Any]] = []
-
-
-def job_of(output: str, *, job_id: str) -> SlurmJob | None:
-    """The job of that id among all that were printed; None: it is not there.
+def job_of(output: str, *, job_id: str, job_name: str = "") -> SlurmJob | None:
+    """The job of that id among all that were printed; None: it is not there. ``job_name``: as it
+    was submitted, so that a name which looks like fields is read past.
 
     Raises:
-        ValueError: it begins like JSON, and is no listing of jobs.
+        ValueError: it begins like JSON, and is none.
     """
     if output.lstrip().startswith("{"):
-        listed = read_json(output, _Listing, ValueError).jobs
-        return next((_json_job(one) for one in listed if str(one.get("job_id")) == job_id), None)
+        try:
+            listing = json.loads(output)  # it may hold Infinity, which msgspec refuses
+        except UNREADABLE as error:
+            raise ValueError(str(error)) from error
+        jobs = (one for one in listing.get("jobs") or () if isinstance(one, dict))
+        return next((_json_job(one) for one in jobs if str(one.get("job_id")) == job_id), None)
     for line in output.splitlines():
-        fields = _fields(line, behind=" UserId=")
+        fields = _job_fields(line, job_name)
         if fields.get("JobId") == job_id:
             return _text_job(fields)
     return None
@@ -119,9 +130,39 @@ def nodes_of(output: str) -> tuple[SlurmNode, ...]:
     return tuple(found)
 
 
-def reservation_end_unix_s(output: str) -> int | None:
-    """Of the first reservation that was printed."""
-    return _seconds(_fields(output.partition("\n")[0]).get("EndTime", ""))
+def reservations_of(output: str) -> tuple[SlurmReservation, ...]:
+    found = []
+    for line in output.splitlines():
+        fields = _fields(line)
+        if "ReservationName" in fields:
+            found.append(
+                SlurmReservation(
+                    name=fields["ReservationName"],
+                    nodes=frozenset(hosts_of(_named(fields.get("Nodes", "")))),
+                    flags=frozenset(fields.get("Flags", "").upper().split(",")),
+                    start_unix_s=_seconds(fields.get("StartTime", "")),
+                    end_unix_s=_seconds(fields.get("EndTime", "")),
+                )
+            )
+    return tuple(found)
+
+
+def hosts_of(expression: str) -> Iterator[str]:
+    """``n[01-03,7],m5`` as names. What is no such expression is its own name."""
+    for part in _HOSTS.findall(expression):
+        head, bracket, rest = part.partition("[")
+        inside, _, tail = rest.partition("]")
+        if not bracket:
+            yield part
+            continue
+        for span in inside.split(","):
+            first, _, last = span.partition("-")
+            low, high = whole_number(first), whole_number(last or first)
+            if low is None or high is None or high - low > HOSTS_MAX:
+                continue
+            for number in range(low, high + 1):
+                for more in hosts_of(tail) if tail else ("",):
+                    yield f"{head}{number:0{len(first)}d}{more}"
 
 
 def limits_of(*, config: str, partition: str) -> SlurmLimits:
@@ -135,18 +176,22 @@ def limits_of(*, config: str, partition: str) -> SlurmLimits:
     )
 
 
-def _fields(line: str, *, behind: str = "") -> dict[str, str]:
-    """First value of every key; of keys that stand before ``behind`` only ``JobId``.
-
-    What users write into a name or a comment may look like a field. The name stands before the
-    fields that count, the comment behind them.
-    """
-    head, mark, tail = line.partition(behind) if behind else ("", "", line)
+def _fields(line: str) -> dict[str, str]:
+    """First value of every key: what users may write freely stands behind the fields that count."""
     fields: dict[str, str] = {}
-    for part in (head.partition(" JobName=")[0], mark + tail):
-        for key, value in _FIELD.findall(part):
-            fields.setdefault(key, value)
+    for key, value in _FIELD.findall(line):
+        fields.setdefault(key, value)
     return fields
+
+
+def _job_fields(line: str, job_name: str) -> dict[str, str]:
+    """A job's name stands before the fields that count, and may look like them."""
+    head, mark, tail = line.partition(" JobName=")
+    if job_name and tail.startswith(f"{job_name} UserId="):
+        tail = tail.removeprefix(job_name)
+    elif behind := _BEHIND_NAME.search(tail):
+        tail = tail[behind.start() :]
+    return _fields(head) | {"JobName": job_name} | _fields(tail) if mark else _fields(line)
 
 
 def _text_job(fields: dict[str, str]) -> SlurmJob:
@@ -156,6 +201,7 @@ def _text_job(fields: dict[str, str]) -> SlurmJob:
         reason=fields.get("Reason", ""),
         restarts=_leading_number(fields.get("Restarts", "")) or 0,
         requeue=fields.get("Requeue", "1") != "0",
+        start_unix_s=_seconds(fields.get("StartTime", "")),
         end_unix_s=_seconds(fields.get("EndTime", "")),
         preempt_unix_s=_seconds(fields.get("PreemptTime", "")),
         partition=fields.get("Partition", ""),
@@ -165,37 +211,46 @@ def _text_job(fields: dict[str, str]) -> SlurmJob:
 
 
 def _json_job(job: dict[str, Any]) -> SlurmJob:
-    states = job.get("job_state", "UNKNOWN")
-    listed = states if isinstance(states, list) else [states]
+    """Any value may be null, as the parsers with ``+complex`` have it."""
+    states = job.get("job_state")
+    listed: Iterable[Any] = states if isinstance(states, list) else [states]
+    requeue = job.get("requeue")
     return SlurmJob(
         job_id=str(job["job_id"]),
-        states=frozenset(str(state).upper() for state in listed),
-        reason=str(job.get("state_reason", "")),
+        states=frozenset(s.upper() for s in listed if isinstance(s, str)) or frozenset({"UNKNOWN"}),
+        reason=_text(job.get("state_reason")),
         restarts=_number(job.get("restart_cnt")) or 0,
-        requeue=bool(job.get("requeue", True)),
+        requeue=True if requeue is None else bool(requeue),
+        start_unix_s=_number(job.get("start_time")),
         end_unix_s=_number(job.get("end_time")),
         preempt_unix_s=_number(job.get("preempt_time")),
-        partition=str(job.get("partition", "")),
-        nodes=str(job.get("nodes", "")),
-        reservation=str(job.get("resv_name", "")),
+        partition=_text(job.get("partition")),
+        nodes=_text(job.get("nodes")),
+        reservation=_text(job.get("resv_name")),
     )
 
 
-def _number(value: Any) -> int | None:
-    """0 and what is not set or infinite mean none."""
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int | None:
+    """0 and what is not set, null or infinite mean none."""
     if isinstance(value, dict):
-        if not value.get("set", True) or value.get("infinite", False):
+        if value.get("set") is False or value.get("infinite"):
             return None
         value = value.get("number")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return value if isinstance(value, int) and value > 0 else None
 
 
 def _seconds(text: str) -> int | None:
-    return int(text) or None if text.isdecimal() and len(text) <= DIGITS_MAX else None
+    return whole_number(text) or None
 
 
 def _leading_number(text: str) -> int | None:
-    found = re.match(rf"\d{{1,{DIGITS_MAX}}}", text)
+    found = re.match(r"[0-9]{1,15}", text)
     return int(found[0]) if found else None
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from drainfsm.core.notice import NoticeClass
 from drainfsm_adapters.ledger import NONE, Observed, Reading
+from drainfsm_adapters.lenient import identity_of, says_nothing
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, instant
 from drainfsm_adapters.options import PollOptions
 from drainfsm_adapters.polling import Platform, Signal
@@ -35,7 +36,7 @@ class TerminationTime(msgspec.Struct, frozen=True, kw_only=True):
         reply = await self.get("/latest/meta-data/instance-id")
         if reply.status != 200:
             raise NoAnswerError(f"instance-id is answered {reply.status}")
-        return reply.text
+        return identity_of(reply.text, what="instance-id")
 
     async def read(self) -> Reading:
         """Raises: NoAnswerError: the key cannot be read, or holds no instant."""
@@ -44,6 +45,8 @@ class TerminationTime(msgspec.Struct, frozen=True, kw_only=True):
             return NONE
         if reply.status != 200:
             raise NoAnswerError(f"termination-time is answered {reply.status}")
+        if says_nothing(reply.text):
+            return NONE
         observed = Observed(
             key="spot",
             tag=hashlib.sha256(reply.body).hexdigest()[:12],

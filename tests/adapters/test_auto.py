@@ -11,6 +11,7 @@ from drainfsm.errors import ConfigError
 from drainfsm.runtime.clock import Clock
 from drainfsm.testing.adapter_contract import context_for
 from drainfsm.testing.metadata import (
+    AwsMetadataServer,
     AzureMetadataServer,
     Fault,
     MetadataServer,
@@ -53,7 +54,7 @@ def test_the_cloud_that_answers_is_taken_and_heard(cloud: str, stages: dict[str,
 def test_where_there_is_no_cloud_it_is_said_and_asked_again(
     stages: dict[str, Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto, "RETRY_S", 0.2)
+    monkeypatch.setattr(auto, "RETRY_S", 0.1)
 
     async def run() -> RecordingSink:
         async with watching(auto.adapter(context_for())) as sink:
@@ -109,8 +110,32 @@ def test_a_service_that_imitates_ec2_is_not_taken_for_it(
             monkeypatch.setenv(stages[cloud].server.variable, imitation.endpoint)
         detected = asyncio.run(auto.detect(now_unix_ms))
     assert detected.cloud == ""
-    assert f"aws: no token: {kind.put_status}" in detected.detail
+    assert f"aws: no token: answered {kind.put_status}" in detected.detail
     assert "gcp: answered 200 without Metadata-Flavor" in detected.detail
+
+
+def test_a_hop_limit_on_ec2_is_told_by_name(stages: dict[str, Stage]) -> None:
+    server = stages["aws"].server
+    assert isinstance(server, AwsMetadataServer)
+    server.limit_hops()
+    with server:
+        assert "HttpPutResponseHopLimit" in asyncio.run(auto.detect(now_unix_ms)).detail
+
+
+def test_a_cloud_that_is_slower_than_a_try_is_found_by_a_longer_one(
+    stages: dict[str, Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "PROBE_S", 0.3)
+    monkeypatch.setattr(auto, "RETRY_S", 0.1)
+    server = stages["gcp"].server
+    server.delay_s = 0.8
+
+    async def run() -> None:
+        async with watching(auto.adapter(context_for())) as sink:
+            await sink.until(lambda: bool(sink.silences) and not sink.unknown_now)
+
+    with server:
+        asyncio.run(run())
 
 
 def test_ec2_that_the_environment_forbids_is_not_asked(

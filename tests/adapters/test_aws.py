@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from socket import gethostname
 
 import pytest
 
@@ -153,13 +154,16 @@ def test_a_bad_entry_hides_no_other_and_withdraws_none(server: AwsMetadataServer
     def entry(event_id: str, not_before: str) -> str:
         return (
             f'{{"EventId":"{event_id}","State":"active","NotBefore":"{not_before}",'
-            '"NotAfter":"","Code":"instance-stop"}'
+            '"NotAfter":null,"Code":7,"Description":null}'
         )
 
     good = entry("good", "3 Dec 2036 06:00:00 GMT")
 
     async def story(server: AwsMetadataServer, sink: RecordingSink) -> None:
-        server.put("events/maintenance/scheduled", f"[{entry('bad', 'soon')},{good},7]")
+        server.put(
+            "events/maintenance/scheduled",
+            f"[{entry('bad', 'soon')},{entry('far', '9' * 5_000)},{good},7]",
+        )
         await sink.until(lambda: bool(sink.notices) and bool(sink.silences))
         server.put("events/maintenance/scheduled", f"[{entry('bad', 'soon')}]")
         await three_more_polls(server, key="scheduled")
@@ -169,6 +173,81 @@ def test_a_bad_entry_hides_no_other_and_withdraws_none(server: AwsMetadataServer
     assert sink.withdrawals == []
     assert sink.silences[0].source == "aws/scheduled"
     assert "garbage" in sink.silences[0].detail
+
+
+def test_null_is_nothing(server: AwsMetadataServer) -> None:
+    for key in ("spot/instance-action", "spot/termination-time", "events/maintenance/scheduled"):
+        server.put(key, "null")
+    server.put("events/recommendations/rebalance", "null")
+    server.put("autoscaling/target-lifecycle-state", "null")
+
+    async def story(server: AwsMetadataServer, sink: RecordingSink) -> None:
+        await three_more_polls(server, key="rebalance")
+
+    sink = play(server, story, unknown_s="0.1")
+    assert (sink.notices, sink.silences) == ([], [])
+
+
+def test_a_termination_time_that_is_no_time_says_nothing(server: AwsMetadataServer) -> None:
+    """EC2 leaves such a value where nothing is scheduled; a page in its place is another thing."""
+    server.put("spot/termination-time", "not scheduled")
+
+    async def story(server: AwsMetadataServer, sink: RecordingSink) -> None:
+        await three_more_polls(server)
+        assert sink.silences == []
+        server.put("spot/termination-time", "<html>Please log in</html>")
+        await sink.until(lambda: bool(sink.silences))
+
+    assert play(server, story, unknown_s="0.1").notices == []
+
+
+@pytest.mark.parametrize("time", ["null", '"soon"', '"99999999999-01-01T00:00:00Z"'])
+def test_an_interruption_is_heard_whatever_its_time_is(
+    server: AwsMetadataServer, time: str
+) -> None:
+    server.put("spot/instance-action", f'{{"action":"terminate","time":{time}}}')
+    notice = play(server, one_notice).notices[0]
+    assert (notice.notice_class, notice.deadline_unix_ms) == (HARD, None)
+
+
+def test_of_two_times_the_earlier_counts(server: AwsMetadataServer) -> None:
+    goes = server.interrupt(in_ms=60_000)
+    later = AwsMetadataServer()
+    later.interrupt(in_ms=120_000)
+    server.put("spot/instance-action", later.value("spot/instance-action"))
+    notice = play(server, one_notice).notices[0]
+    assert notice.deadline_unix_ms is not None
+    assert abs(notice.deadline_unix_ms - goes) <= notice.clock_skew_ms
+
+
+def test_a_time_that_passed_long_ago_does_not_hide_a_new_one(server: AwsMetadataServer) -> None:
+    goes = server.interrupt(in_ms=120_000)
+    server.put("spot/termination-time", "2026-01-05T12:02:00Z")
+    notice = play(server, one_notice).notices[0]
+    assert notice.deadline_unix_ms is not None
+    assert abs(notice.deadline_unix_ms - goes) <= notice.clock_skew_ms
+
+
+def test_one_id_that_is_active_and_cancelled_in_one_list_is_one_notice(
+    server: AwsMetadataServer,
+) -> None:
+    server.schedule(EVENT, in_ms=3_600_000)
+    listed = server.value("events/maintenance/scheduled")
+    cancelled = listed.replace("active", "canceled")
+    server.put("events/maintenance/scheduled", f"[{listed[1:-1]},{cancelled[1:-1]}]")
+
+    async def story(server: AwsMetadataServer, sink: RecordingSink) -> None:
+        await three_more_polls(server, key="scheduled")
+
+    sink = play(server, story)
+    assert (len(sink.notices), sink.withdrawals) == (1, [])
+
+
+@pytest.mark.parametrize("ttl", ["\u00b2", "9" * 5_000, "-1", ""])
+def test_a_token_whose_life_time_is_none_is_used(server: AwsMetadataServer, ttl: str) -> None:
+    server.stated_ttl = ttl
+    server.interrupt(in_ms=120_000)
+    assert len(play(server, one_notice).identities) == 1
 
 
 def test_a_capacity_block_ends_as_configured(server: AwsMetadataServer) -> None:
@@ -259,7 +338,7 @@ def test_a_service_that_is_switched_off_is_told_from_the_hop_limit(
 ) -> None:
     server.fail(Fault.FORBIDDEN)
     sink = play(server, one_silence, unknown_s="0.1", signals="spot")
-    assert "answered 403 (HttpEndpoint disabled?)" in sink.silences[0].detail
+    assert "no token: answered 403 (HttpEndpoint disabled?)" in sink.silences[0].detail
 
 
 def test_nothing_there_is_told_from_the_hop_limit(server: AwsMetadataServer) -> None:
@@ -281,12 +360,12 @@ def test_the_nodes_of_a_job_state_two_interruptions_of_one_second(
     assert set(first).isdisjoint(second)
 
 
-def test_an_instance_whose_id_cannot_be_read_is_known_by_its_node_rank(
+def test_an_instance_whose_id_cannot_be_read_is_known_by_its_host_name(
     server: AwsMetadataServer,
 ) -> None:
     server.interrupt(in_ms=120_000)
     server.fail(Fault.UNAVAILABLE, part="instance-id")
-    assert play(server, one_notice).notices[0].native_id.startswith("node0/spot/")
+    assert play(server, one_notice).notices[0].native_id.startswith(f"{gethostname()}-node0/")
 
 
 @pytest.mark.parametrize(

@@ -160,15 +160,101 @@ def test_events_missing_from_an_unchanged_incarnation_are_unknown_not_gone(
     assert "unchanged incarnation" in sink.silences[0].detail
 
 
-def test_a_first_call_that_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longer than any other call may take, and nothing is reported meanwhile."""
-    server = AzureMetadataServer(first_call_s=3.0)
+def slow_at_first(monkeypatch: pytest.MonkeyPatch, *, first_call_s: float) -> AzureMetadataServer:
+    server = AzureMetadataServer(first_call_s=first_call_s)
     server.schedule("Preempt", in_ms=60_000)
     with server:
         monkeypatch.setenv(server.variable, server.endpoint)
-    sink = play(server, one_notice, timeout_s="1", unknown_s="1")
-    assert sink.silences == []
-    assert server.count(EVENTS) == 1
+    return server
+
+
+def test_a_first_call_that_is_lost_makes_nobody_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = slow_at_first(monkeypatch, first_call_s=600.0)
+    sink = play(server, one_notice, timeout_s="1")
+    assert (len(sink.identities), server.count(EVENTS)) == (1, 2)
+
+
+def test_a_first_call_without_an_answer_is_reported_by_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        await sink.until(lambda: "azure/scheduledevents" in sink.unknown_now)
+
+    server = slow_at_first(monkeypatch, first_call_s=0.0)
+    server.fail(Fault.HANG, part="scheduledevents")
+    play(server, story, timeout_s="0.5", unknown_s="1")
+
+
+def test_a_service_that_is_always_slower_than_the_time_limit_is_heard(
+    server: AzureMetadataServer,
+) -> None:
+    server.delay_s = 2.0
+    server.schedule("Preempt", in_ms=60_000)
+    assert len(play(server, one_notice, timeout_s="0.7").identities) == 1
+
+
+@pytest.mark.parametrize("stated", ["GPU-0", '"gpu-0"', " gpu-0\n"])
+def test_the_own_name_is_compared_as_azure_compares_it(
+    server: AzureMetadataServer, stated: str
+) -> None:
+    server.schedule("Preempt", in_ms=30_000, resources=("Gpu-0",))
+    server.vm_name = stated
+    assert len(play(server, one_notice).identities) == 1
+
+
+@pytest.mark.parametrize("stated", ["<html>Please log in</html>", "db-7"])
+def test_a_name_that_was_wrong_at_first_is_asked_for_again(
+    server: AzureMetadataServer, monkeypatch: pytest.MonkeyPatch, stated: str
+) -> None:
+    monkeypatch.setattr(azure, "NAME_S", 1.0)
+
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        await polls(server, count=2)
+        server.vm_name = "gpu-0"
+        server.schedule("Preempt", in_ms=30_000)
+        await sink.until(lambda: bool(sink.notices))
+
+    server.vm_name = stated
+    play(server, story)
+
+
+def test_a_mistyped_vm_name_is_told_and_costs_no_notice(server: AzureMetadataServer) -> None:
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        await sink.until(lambda: bool(sink.notices) and "azure/vm-name" in sink.unknown_now)
+
+    server.schedule("Preempt", in_ms=30_000)
+    sink = play(server, story, vm_name="gpu-O", unknown_s="0.1")
+    told = next(silence for silence in sink.silences if silence.source == "azure/vm-name")
+    assert "vm_name = 'gpu-O', but the instance metadata says 'gpu-0'" in told.detail
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"Description": None},
+        {"DurationInSeconds": "9"},
+        {"DurationInSeconds": None, "EventSource": None, "ResourceType": 7},
+        {"NotBefore": None},
+        {"NotBefore": "Mon, 19 Sep 99999999999 18:29:47 GMT"},
+    ],
+)
+def test_a_field_that_nobody_needs_silences_no_preemption(
+    server: AzureMetadataServer, changed: dict[str, object]
+) -> None:
+    event_id, _ = server.schedule("Preempt", in_ms=30_000)
+    server.change(event_id, **changed)
+    notice = play(server, one_notice).notices[0]
+    assert notice.notice_class is HARD
+    assert (notice.deadline_unix_ms is None) == ("NotBefore" in changed)
+
+
+def test_one_bad_event_hides_no_other(server: AzureMetadataServer) -> None:
+    for bad in ({"Resources": None}, {"EventId": 7}, {"NotBefore": "9" * 5_000}):
+        event_id, _ = server.schedule("Reboot", in_ms=30_000)
+        server.change(event_id, **bad)
+    good, _ = server.schedule("Reboot", in_ms=600_000)
+    sink = play(server, one_notice)
+    assert sink.identities == [f"azure/gpu-0/{good}"]
 
 
 def test_events_are_not_ours_before_the_own_name_is_known(server: AzureMetadataServer) -> None:

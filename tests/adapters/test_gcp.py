@@ -175,7 +175,7 @@ def test_a_maintenance_window_is_read_in_both_spellings(
 @pytest.mark.parametrize(
     ("value", "detail"),
     [
-        (NO_NOTICE_YET, "no notifications have been received yet"),
+        ('{"error":"quota exceeded"}', "quota exceeded"),
         (None, "answered 404: this machine type may have none"),
         ("<html>", "garbage"),
         ('{"windowStartTime":"soon"}', "garbage"),
@@ -196,6 +196,21 @@ def test_maintenance_that_cannot_be_told_is_unknown_and_blinds_nothing_else(
     silence = play(server, story, unknown_s="0.1").silences[0]
     assert silence.source == "gcp/upcoming-maintenance"
     assert detail in silence.detail
+
+
+@pytest.mark.parametrize("value", [NO_NOTICE_YET, "NONE", "null"])
+def test_where_no_maintenance_is_planned_nothing_is_reported(
+    server: GcpMetadataServer, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """TPU VMs say so by an error."""
+    monkeypatch.setattr(gcp, "ADVISORY_UNKNOWN_S", 0.1)
+
+    async def story(server: GcpMetadataServer, sink: RecordingSink) -> None:
+        await requested(server, "upcoming-maintenance", count=3)
+
+    server.put("upcoming-maintenance", value)
+    sink = play(server, story, unknown_s="0.1")
+    assert (sink.silences, sink.notices) == ([], [])
 
 
 @pytest.mark.parametrize("fault", [Fault.PORTAL, Fault.REDIRECT, Fault.FORBIDDEN])

@@ -204,6 +204,71 @@ def test_a_name_is_resolved_once() -> None:
         assert asyncio.run(twice(int(server.url.rpartition(":")[2]))) == [200, 200]
 
 
+def test_the_late_answer_to_an_earlier_call_is_an_answer_to_the_next() -> None:
+    """The first call is answered late, all others never: what a service does that wakes up."""
+
+    async def story() -> tuple[int, list[int]]:
+        calls: list[int] = []
+        ended: list[None] = []
+        late = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            calls.append(len(calls))
+            if calls[-1] > 0:
+                late.set()
+                await reader.read()
+            else:
+                await late.wait()
+                writer.write(OK + b"Content-Length: 2\r\n\r\nhi")
+                await writer.drain()
+            writer.close()
+            ended.append(None)
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            asked = client(f"http://127.0.0.1:{port}", timeout_s=SHORT_S)
+            with pytest.raises(TimedOutError):
+                await asked.request("GET", KEY, headers={})
+            reply = await asked.request("GET", KEY, headers={}, timeout_s=LONG_S)
+            asked.close()
+            while len(ended) < len(calls):
+                await asyncio.sleep(0.01)
+        return reply.status, calls
+
+    assert asyncio.run(story()) == (200, [0, 1])
+
+
+def test_a_post_that_is_late_is_not_asked_twice_nor_taken_for_another() -> None:
+    with AwsMetadataServer() as server:
+        server.fail(Fault.HANG)
+
+        async def twice() -> None:
+            asked = client(server.url, timeout_s=SHORT_S)
+            for _ in range(2):
+                with pytest.raises(TimedOutError):
+                    await asked.request("POST", KEY, headers={}, body=b"{}")
+            await asyncio.sleep(0)
+            assert len(asyncio.all_tasks()) == 1, "a call that is given up is ended"
+
+        asyncio.run(twice())
+        assert server.count(KEY) == 2
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "HTTP/1.1 2\u00b20 OK\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: \u00b2\r\n\r\n",
+        f"HTTP/1.1 200 OK\r\nContent-Length: {'9' * 5_000}\r\n\r\n",
+    ],
+)
+def test_numbers_that_are_none_are_garbage(head: str) -> None:
+    with pytest.raises(NoAnswerError, match="garbage"):
+        answered_with(head.encode("latin-1"))
+
+
 @pytest.mark.parametrize(
     "text", ["https://169.254.169.254", "http://", "http://host:port", "file:///x", "http://a/?b=1"]
 )

@@ -147,11 +147,11 @@ def test_a_single_try_that_takes_longer_than_the_limit_is_reported() -> None:
 # --- pace ---------------------------------------------------------------------------------------
 
 
-def signal(*, long_poll: bool) -> Signal:
+def signal(*, held_s: float = 0.0) -> Signal:
     async def read() -> Reading:
         return NONE
 
-    return Signal(name="s", read=read, poll_s=2.0, unknown_s=30.0, long_poll=long_poll)
+    return Signal(name="s", read=read, poll_s=2.0, unknown_s=30.0, held_s=held_s)
 
 
 def present() -> Reading:
@@ -160,7 +160,7 @@ def present() -> Reading:
 
 
 def test_a_poll_keeps_its_pace_with_jitter_however_long_the_answer_takes() -> None:
-    poll = signal(long_poll=False)
+    poll = signal()
     pauses = [_pause_s(poll, NONE, NONE, took_s=0.5) for _ in range(500)]
     assert 1.1 - 1e-9 <= min(pauses) < max(pauses) <= 1.5
     assert max(pauses) - min(pauses) > 0.2, "nodes that start together do not stay together"
@@ -168,7 +168,7 @@ def test_a_poll_keeps_its_pace_with_jitter_however_long_the_answer_takes() -> No
 
 
 def test_a_long_poll_goes_on_at_once_after_news_and_pauses_when_it_does_not_wait() -> None:
-    poll = signal(long_poll=True)
+    poll = signal(held_s=10.0)
     assert _pause_s(poll, NONE, NONE, took_s=HELD_S) < 0.1
     assert _pause_s(poll, present(), NONE, took_s=0.0) < 0.1
     assert _pause_s(poll, NONE, NONE, took_s=0.0) > 1.5

@@ -30,6 +30,15 @@ if [ -e "signalled.$1" ]; then
     kill -TERM $$
 fi
 [ -e hangs ] && exec sleep 60
+if [ "$1" = requeue ] && [ -s away ]; then
+    { read -r what; cat > away.rest; } < away
+    mv away.rest away
+    case $what in
+        refused) ;;
+        hangs) exec sleep 60 ;;
+        *) echo "$what" >&2; exit 1 ;;
+    esac
+fi
 for word; do [ "$before" = show ] && what=$word; before=$word; done
 [ "$1" = requeue ] && what=requeue
 [ "$1" = update ] && what=update
@@ -50,6 +59,7 @@ class Program:
         self.answer("config", "config.txt")
         self.answer("partition", "partition.txt")
         self.answer("node", "nodes.txt")
+        self.answer("reservation", text="No reservations in the system\n")
 
     def answer(self, what: str, name: str = "", *, text: str = "", **changed: str) -> None:
         said = (DATA / name).read_text() if name else text
@@ -59,6 +69,10 @@ class Program:
 
     def hang(self) -> None:
         (self._directory / "hangs").touch()
+
+    def away(self, *said: str) -> None:
+        """To the next requeues: ``hangs``, or an error of the command."""
+        (self._directory / "away").write_text("".join(f"{one}\n" for one in said))
 
     def signalled_once(self, command: str) -> None:
         """Slurm's SIGTERM to every process of the job ends the next such command. What ``later``
@@ -191,7 +205,7 @@ def test_every_command_has_an_end(program: Program) -> None:
             assert "gave no answer within 0.3 s" in sink.silences[0].detail
             with pytest.raises(SlurmFailedError, match="no answer"):
                 await hung.cordon((), timeout_ms=400)
-            with pytest.raises(SlurmFailedError, match="will not come back by itself"):
+            with pytest.raises(SlurmFailedError, match="nobody knows whether the job comes back"):
                 await hung.left(requeue=True, timeout_ms=400)
 
     asyncio.run(story())
@@ -247,6 +261,136 @@ def test_a_requeue_that_ended_the_command_itself_was_obeyed(program: Program) ->
     assert told == "job 1 is requeued"
 
 
+NO_CONTACT = "Unable to contact slurm controller (connect failure)"
+NO_MUNGE = "error: Munge encode failed: Failed to access socket"
+
+
+def test_a_controller_that_is_away_is_asked_until_it_is_back(program: Program) -> None:
+    program.answer("job", "running.txt")
+    program.answer("requeue")
+    program.away(NO_CONTACT, NO_MUNGE, "hangs", NO_CONTACT)
+    asked = made(program, timeout_s="1")
+    assert asyncio.run(asked.left(requeue=True, timeout_ms=60_000)) == "job 1 is requeued"
+    assert program.calls.count("requeue 1") == 5
+
+
+def test_nothing_is_submitted_again_while_a_requeue_may_still_be_obeyed(
+    program: Program, tmp_path: Path
+) -> None:
+    program.answer("job", "running.txt")
+    program.away(*["hangs"] * 50)
+    asked = made(program, timeout_s="0.5", resubmit=f"touch {tmp_path}/submitted")
+    with pytest.raises(SlurmFailedError, match="nobody knows whether the job comes back"):
+        asyncio.run(asked.left(requeue=True, timeout_ms=4_000))
+    assert not (tmp_path / "submitted").exists()
+
+
+def test_a_requeue_that_was_obeyed_late_is_no_reason_to_submit(
+    program: Program, tmp_path: Path
+) -> None:
+    """It hangs, it is obeyed, and what is asked next is refused for that."""
+    program.answer("job", "running.txt")
+    program.away("hangs")
+    asked = made(program, timeout_s="1", resubmit=f"touch {tmp_path}/submitted")
+
+    async def story() -> str:
+        leaving = asyncio.create_task(asked.left(requeue=True, timeout_ms=60_000))
+        while "requeue 1" not in program.calls:
+            await asyncio.sleep(0.05)
+        program.answer("job", "running.txt", Restarts="1")
+        return await leaving
+
+    assert asyncio.run(story()) == "job 1 is requeued"
+    assert not (tmp_path / "submitted").exists()
+
+
+def test_a_refusal_is_no_reason_to_ask_again(program: Program) -> None:
+    program.answer("job", "running.txt")
+    program.away(*["Requested operation is presently disabled"] * 9)
+    told = asyncio.run(made(program, resubmit="echo 17").left(requeue=True, timeout_ms=60_000))
+    assert told == "submitted again: 17"
+    assert program.calls.count("requeue 1") == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [(NO_CONTACT, "submitted again: 17"), ("Socket timed out on send/recv", "not submitted again")],
+)
+def test_a_job_is_submitted_again_once(
+    said: str, told: str, program: Program, tmp_path: Path
+) -> None:
+    """What nobody has heard is said again; what may have been heard is not."""
+    tries = tmp_path / "tries"
+    once = (
+        f"echo t >> {tries}; [ $(wc -l < {tries}) = 2 ] && echo 17 || {{ echo '{said}'; exit 1; }}"
+    )
+    last = made(program, requeue="none", resubmit=once)
+
+    async def story() -> str:
+        try:
+            return await last.left(requeue=True, timeout_ms=20_000)
+        except SlurmFailedError as error:
+            return str(error)
+
+    assert asyncio.run(story()).startswith(told)
+    assert len(tries.read_text().split()) == (2 if told.startswith("submitted") else 1)
+
+
+def test_orders_for_a_task_of_an_array_name_that_task(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last task has the array's own number, by which an order goes to all of them."""
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    program.answer("job", "running.txt")
+    program.answer("requeue")
+    told = asyncio.run(made(program).left(requeue=True, timeout_ms=20_000))
+    assert told == "job 1_3 is requeued"
+    assert program.calls == ["-o show job 1", "requeue 1_3"]
+    again = made(program, requeue="none", resubmit="echo afterany:$SLURM_JOB_ID")
+    told = asyncio.run(again.left(requeue=True, timeout_ms=20_000))
+    assert told == "submitted again: afterany:1_3"
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [("FAILED", "has failed"), ("OUT_OF_MEMORY", "was out of memory"), ("CANCELLED", "cancelled")],
+)
+def test_a_job_that_slurm_has_ended_for_good_is_not_brought_back(
+    state: str, told: str, program: Program
+) -> None:
+    program.answer("job", "preempted.txt", JobState=state)
+    program.answer("requeue")
+    said = asyncio.run(made(program).left(requeue=True, timeout_ms=20_000))
+    assert told in said
+    assert "requeue 1" not in program.calls
+
+
+def test_one_warning_on_every_node_is_one_and_the_next_is_none(program: Program) -> None:
+    program.answer("job", "running.txt", **end_in(130))
+
+    def signal(after_ms: int) -> Notice:
+        return Notice(
+            source="signal",
+            native_id="SIGUSR1",
+            cause="unknown",
+            notice_class=NoticeClass.HARD,
+            deadline_unix_ms=None,
+            received_unix_ms=Clock().now_unix_ms() + after_ms,
+        )
+
+    async def story() -> list[Notice | None]:
+        asked = made(program, node_drain="ignore")
+        async with watching(asked) as sink:
+            await sink.until(lambda: bool(sink.notices))
+            return [await asked.interpret(signal(ms), timeout_ms=9_000) for ms in (0, 5, 20_000)]
+
+    first, same, second = asyncio.run(story())
+    assert (first, same) == (None, None)
+    assert second is not None
+    assert second.cause == "unknown"
+
+
 def test_where_requeue_is_off_and_nothing_else_is_configured_it_says_so(program: Program) -> None:
     program.answer("job", "running.txt", Requeue="0")
     with pytest.raises(SlurmFailedError, match="requeue is off for this job; submit it again"):
@@ -273,6 +417,7 @@ def test_a_cordon_keeps_the_reason_of_a_node_that_is_drained(program: Program) -
         ({"timeout_s": "0"}, "timeout_s: must be above 0"),
         ({"requeue": "maybe"}, "requeue = 'maybe': take scontrol, stay, none"),
         ({"node_drain": "no"}, "node_drain = 'no': take leave, ignore"),
+        ({"warning_signal": "USR1"}, "warning_signal = 'USR1' is no signal"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], message: str, program: Program) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from drainfsm_adapters.slurm_records import (
     SlurmJob,
+    hosts_of,
     job_of,
     limits_of,
     nodes_of,
-    reservation_end_unix_s,
+    reservations_of,
 )
 
 DATA = Path(__file__).parent / "data" / "slurm"
@@ -32,6 +33,7 @@ def test_a_running_job_is_read_past_the_fields_in_its_name_and_comment() -> None
         job_id="1",
         states=frozenset({"RUNNING"}),
         reason="None",
+        start_unix_s=1795995210,
         end_unix_s=1795998810,
         partition="low",
         nodes="n1",
@@ -112,6 +114,76 @@ def test_the_sites_limits() -> None:
     assert not unknown.preemption_requeues
 
 
-def test_the_end_of_a_reservation() -> None:
-    assert reservation_end_unix_s(printed("reservation.txt")) == 1795995818
-    assert reservation_end_unix_s("No reservations in the system") is None
+def test_a_reservation() -> None:
+    (found,) = reservations_of(printed("reservation.txt"))
+    assert (found.name, found.nodes, found.start_unix_s, found.end_unix_s) == (
+        "maint",
+        frozenset({"n1"}),
+        1795995218,
+        1795995818,
+    )
+    assert "IGNORE_JOBS" in found.flags
+    assert reservations_of("No reservations in the system") == ()
+
+
+@pytest.mark.parametrize(
+    ("expression", "hosts"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3,7],m5", ["n1", "n2", "n3", "n7", "m5"]),
+        ("gpu[008-010]", ["gpu008", "gpu009", "gpu010"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("", []),
+        ("n[1-99999999]", []),
+        ("n[x]", []),
+    ],
+)
+def test_host_lists(expression: str, hosts: list[str]) -> None:
+    assert list(hosts_of(expression)) == hosts
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x UserId=0 JobState=CANCELLED Restarts=9",
+        "train.sbatch",
+        "x UserId=root(0) GroupId=root(0) MCS_label=N/A JobState=CANCELLED",
+        "JobId=9",
+        "",
+    ],
+)
+def test_a_job_may_have_any_name(name: str) -> None:
+    line = printed("cancelling.txt").replace("JobName=wrap", f"JobName={name}")
+    found = job_of(line, job_id="3", job_name=name)
+    assert found is not None
+    assert (found.states, found.restarts) == (frozenset({"COMPLETING"}), 0)
+
+
+def test_a_name_that_was_changed_meanwhile_is_read_past_too() -> None:
+    changed = "JobName=x UserId=0 JobState=CANCELLED"
+    line = printed("cancelling.txt").replace("JobName=wrap", changed)
+    found = job_of(line, job_id="3", job_name="wrap")
+    assert found is not None
+    assert found.states == {"COMPLETING"}
+
+
+NULLS = """{"jobs": [null, {"job_id": 7, "job_state": null, "state_reason": null, "requeue": null,
+ "restart_cnt": null, "start_time": {"set": true, "infinite": false, "number": 1795995210},
+ "end_time": {"set": null, "infinite": null, "number": 1795995232.0}, "partition": null,
+ "preempt_time": {"set": true, "infinite": false, "number": null}, "nodes": null,
+ "resv_name": null}, {"job_id": 8, "job_state": ["RUNNING", null], "end_time": Infinity,
+ "preempt_time": null}]}"""
+
+
+def test_json_may_hold_null_and_infinity_anywhere() -> None:
+    found = job_of(NULLS, job_id="7")
+    assert found == SlurmJob(
+        job_id="7",
+        states=frozenset({"UNKNOWN"}),
+        start_unix_s=1795995210,
+        end_unix_s=1795995232,
+    )
+    endless = job_of(NULLS, job_id="8")
+    assert endless is not None
+    assert (endless.states, endless.end_unix_s) == (frozenset({"RUNNING"}), None)
+    assert job_of('{"jobs": null}', job_id="7") is None

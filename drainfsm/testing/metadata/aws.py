@@ -29,6 +29,9 @@ class AwsMetadataServer(MetadataServer):
         self.refused_count = 0
         """Requests that were answered 401."""
 
+        self.stated_ttl: str | None = None
+        """What the answer to a token request says of its life time; None: the truth."""
+
         self._token_ttl_s_max = token_ttl_s_max
         self._tokens: dict[str, int] = {}
         self._hop_limited = False
@@ -107,6 +110,10 @@ class AwsMetadataServer(MetadataServer):
             if value is not None:
                 self._keys[key] = value
 
+    def value(self, key: str) -> str:
+        with self.changed:
+            return self._keys[key]
+
     # --- how the service is set up --------------------------------------------------------------
 
     def limit_hops(self) -> None:
@@ -150,7 +157,8 @@ class AwsMetadataServer(MetadataServer):
             ttl_s = min(int(stated), self._token_ttl_s_max)
             token = secrets.token_urlsafe(40)
             self._tokens[token] = self.now_unix_ms() + ttl_s * 1_000
-        return Response(body=token.encode(), headers={TTL: str(ttl_s), "Server": "EC2ws"})
+        said = str(ttl_s) if self.stated_ttl is None else self.stated_ttl
+        return Response(body=token.encode(), headers={TTL: said, "Server": "EC2ws"})
 
 
 def rfc3339(unix_ms: int) -> str:

@@ -65,6 +65,10 @@ class AzureMetadataServer(MetadataServer):
         self._write(key, event)
         return key, at_unix_ms // 1_000 * 1_000 - self.clock_ahead_ms
 
+    def change(self, event_id: str, **fields: object) -> None:
+        """Some fields of it, as no page documents them."""
+        self._write(event_id, {**self._events[event_id], **fields})
+
     def start_event(self, event_id: str) -> None:
         """It has begun, and does not say any more when it was to."""
         event = {**self._events[event_id], "EventStatus": "Started", "NotBefore": ""}

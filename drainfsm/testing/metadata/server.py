@@ -75,6 +75,9 @@ class MetadataServer:
         """Guards the state, and wakes those who wait for a change of it."""
 
         self.requests: list[Request] = []
+        self.delay_s = 0.0
+        """Before every answer: a slow service."""
+
         self._clock = Clock()
         self._fault: Fault | None = None
         self._fault_part = ""
@@ -149,6 +152,10 @@ class MetadataServer:
         with self.changed:
             return self._fault if self._fault_part in path else None
 
+    def wait_delay(self) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopping, self.delay_s)
+
     def note(self, request: Request) -> None:
         with self.changed:
             self.requests.append(request)
@@ -194,6 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.server.owner
         owner.note(request)
         with contextlib.suppress(OSError):  # the client has given up
+            owner.wait_delay()
             answer = None if owner.fault_for(request.path) else owner.answer(request)
             fault = owner.fault_for(request.path)  # it may have come while the answer was held
             if fault is not None:

@@ -336,7 +336,7 @@ def _instants(data: bytes) -> None:
 def _scontrol(data: bytes) -> None:
     output = data.decode(errors="replace")
     slurm.nodes_of(output)
-    slurm.reservation_end_unix_s(output)
+    slurm.reservations_of(output)
     slurm.limits_of(config=output, partition=output)
     slurm.job_of(output, job_id="7")
 
@@ -344,10 +344,18 @@ def _scontrol(data: bytes) -> None:
 def _payloads() -> list[Decoder]:
     instant = "2026-11-29T12:02:00Z"
     date = "Sun, 29 Nov 2026 12:15:00 GMT"
-    event = {**example_of(aws.ScheduledEvent), "NotBefore": date, "State": "active"}
-    azure_event = {**example_of(azure.Event), "NotBefore": date}
+    event = {"EventId": "e", "NotBefore": date, "NotAfter": "", "State": "active", "Code": "stop"}
+    azure_event = {
+        "EventId": "e",
+        "EventType": "Reboot",
+        "EventStatus": "Scheduled",
+        "Resources": ["gpu-0"],
+        "NotBefore": date,
+        "DurationInSeconds": 9,
+        "Description": None,
+    }
     document = {"DocumentIncarnation": 1, "Events": [azure_event, azure_event]}
-    maintenance = {**example_of(gcp.UpcomingMaintenance), "window_start_time": instant, "error": ""}
+    maintenance = {"window_start_time": instant, "type": "SCHEDULED", "error": ""}
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nDate: " + date.encode() + b"\r\n\r\n{}"
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
     job = {"job_id": 7, "job_state": ["RUNNING"], "end_time": {"set": True, "number": 1}}
@@ -363,7 +371,7 @@ def _payloads() -> list[Decoder]:
         ("aws-termination", lambda data: aws.termination(_reply(data)), (instant.encode(),)),
         (
             "aws-rebalance",
-            lambda data: _reply(data).json(aws.Rebalance),
+            lambda data: aws.rebalance(_reply(data), lead_ms=120_000),
             _seeds({"noticeTime": instant}),
         ),
         ("azure", _azure, _seeds(document)),
