@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import logging
 from collections.abc import Iterator, Sequence
 
 from drainfsm.checkpoint.port import RankPort
@@ -20,6 +20,8 @@ from drainfsm.errors import (
 from drainfsm.store import CommitLog
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.generations import is_pruned, read_manifest, verify_generation
+
+log = logging.getLogger("drainfsm.checkpoint")
 
 SIZES = "sizes"
 CHECKSUMS = "checksums"
@@ -58,15 +60,14 @@ def earlier(port: RankPort, store: ObjectStore, refused: Sequence[RefusedGenerat
     Raises:
         RestoreRefusedError: there is none.
     """
-    log = CommitLog(store, job_id=port.job_id)
-    before = log.before(refused[-1].generation_id)
+    before = CommitLog(store, job_id=port.job_id).before(refused[-1].generation_id)
     commit = next((c for c in before if not is_pruned(store, c.generation_id)), None)
     if commit is None:
         reasons = "; ".join(f"{one.generation_id}: {one.reason}" for one in refused)
         raise RestoreRefusedError(f"no committed generation can be restored: {reasons}")
-    sys.stderr.write(
-        f"drainfsm: {refused[-1].generation_id} cannot be restored ({refused[-1].reason}): "
-        f"falling back to {commit.generation_id}, step {commit.step}\n"
+    log.warning(
+        f"{refused[-1].generation_id} cannot be restored ({refused[-1].reason}): "
+        f"falling back to {commit.generation_id}, step {commit.step}"
     )
     return commit.generation_id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from functools import partial
 
@@ -25,6 +25,8 @@ from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.errors import ManifestMismatchError, RestoreRefusedError
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.generations import verify_checksums
+
+log = logging.getLogger("drainfsm.checkpoint")
 
 
 def restore(
@@ -102,9 +104,9 @@ def _restore_one(
 
     not_restored = exchange.share(fill)[port.rank]
     if not_restored and exchange.coordinates:
-        sys.stderr.write(
-            f"drainfsm: {manifest.generation_id} is of {manifest.world_size} rank(s), and this job "
+        log.warning(
+            f"{manifest.generation_id} is of {manifest.world_size} rank(s), and this job "
             f"has {port.world_size}: {', '.join(not_restored)} could not be restored and start "
-            "anew\n"
+            "anew"
         )
     return not_restored

@@ -11,7 +11,7 @@ it asks, so that training is blocked for no longer than its own copy takes.
 
 from __future__ import annotations
 
-import sys
+import logging
 import threading
 import time
 from typing import Any
@@ -33,6 +33,8 @@ from drainfsm.core.manifest import Entry
 from drainfsm.errors import DrainfsmError, NoRoomError, SaveFailedError
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.generations import generation_prefix
+
+log = logging.getLogger("drainfsm.checkpoint")
 
 POLL_S = 0.02
 """How often the main thread looks whether the save it waits for was given up."""
@@ -181,7 +183,7 @@ class RankSave:
         shares, _ = self._planner.create_global_plan(plans)
         self._store.create_tree(generation_prefix(self.generation_id))
         if self._planner.differing:
-            sys.stderr.write(f"drainfsm: {warning_about(self._planner.differing)}\n")
+            log.warning(warning_about(self._planner.differing))
         return self._writer.prepare_global_plan(shares)
 
     def _write(self, plan: SavePlan) -> list[WriteResult] | RankFailure:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from drainfsm.errors import ConfigError, DrainfsmError, NoticeRejectedError
+from drainfsm.errors import (
+    ConfigError,
+    DrainfsmError,
+    NoticeRejectedError,
+    OtherJobsStoreError,
+)
+from drainfsm.runtime.output import repair_standard_streams
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -29,12 +36,12 @@ COMMANDS = {
 }
 
 HELP = """\
-usage: drainfsm [--version] [--help] COMMAND …
+usage: drainfsm [-V | --version] [-h | --help] COMMAND …
 
 Drains distributed training jobs: a node must go away at a hard time; the job on it commits a
 checkpoint that is provably complete before that time, or leaves on the last one that was.
 
-commands (each has --help):
+commands (`drainfsm help COMMAND` says more):
 {commands}
 
 Every option is also an environment variable (--node-rank: DRAINFSM_NODE_RANK) and a key of
@@ -54,36 +61,49 @@ exit codes:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code. Errors that drainfsm raises on purpose become one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    repair_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a log may hold what the terminal cannot show
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
-    except (ConfigError, NoticeRejectedError) as error:
-        return _fail(error, EXIT_USAGE)
+    except (ConfigError, NoticeRejectedError, OtherJobsStoreError) as error:
+        return _fail(str(error), EXIT_USAGE)
     except DrainfsmError as error:
-        return _fail(error, EXIT_FAILED)
+        return _fail(str(error), EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader (`| head`) has enough. Python flushes stdout once more on its way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (`| head`) has enough
+        _give_up_stdout()
         return EXIT_PIPE
+    except OSError as error:
+        if error.filename is None:  # not of a file that was named: the output
+            _give_up_stdout()
+            return _fail(f"cannot write the output: {error.strerror or error}", EXIT_FAILED)
+        return _fail(str(error), EXIT_FAILED)
     return code
 
 
-def _fail(error: DrainfsmError, code: int) -> int:
-    print(f"drainfsm: {error}", file=sys.stderr)
+def _fail(told: str, code: int) -> int:
+    with contextlib.suppress(OSError):  # whoever read stderr is gone
+        print(f"drainfsm: {told}", file=sys.stderr, flush=True)
     return code
+
+
+def _give_up_stdout() -> None:
+    """Python flushes it once more on its way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if len(arguments) > 1 and arguments[0] == "help":
+        arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS)) + 2
         commands = "\n".join(f"  {name:{width}}{text}" for name, text in COMMANDS.items())
         print(HELP.format(commands=commands), end="")
         return 0 if arguments else EXIT_USAGE
-    if arguments[0] == "--version":
+    if arguments[0] in ("-V", "--version"):
         from importlib.metadata import version
 
         print(f"drainfsm {version('drainfsm')}")

@@ -74,6 +74,7 @@ RUN_OPTIONS: tuple[Option, ...] = (
         "after which the attempt drains itself; 0: never",
         field="job_timeout_s",
     ),
+    Option("log_format", "FORMAT", "of the lines on stderr: text, json"),
 )
 
 ALLOWANCES: tuple[Option, ...] = tuple(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,9 @@ from drainfsm.cli.options import Parser, add_options
 from drainfsm.cli.settings import Settings, default_values, load_settings
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.errors import ConfigError
+from drainfsm.runtime.config import LOG_FORMATS
 from drainfsm.runtime.liveness import ended_with, sign_of_life, silence
+from drainfsm.runtime.output import start_output
 from drainfsm.runtime.supervisor import Policy, Supervisor
 
 USAGE = """supervise --job NAME [--state-dir DIR] [--silence SECONDS] [--standby]
@@ -32,10 +34,12 @@ drained or fallen silent. Where it ended otherwise, exit with its code."""
 
 DEFAULTS = Policy()
 
+log = logging.getLogger("drainfsm.supervise")
+
 
 def parser() -> Parser:
     made = Parser("supervise", "Keep a job running.", usage=USAGE, epilog=EPILOG)
-    add_options(made, ("job", "state_dir", "silence"), defaults=default_values())
+    add_options(made, ("job", "state_dir", "silence", "log_format"), defaults=default_values())
     for flag, kind, default, text in (
         ("--restarts", _count, DEFAULTS.restarts_max, "most restarts in a row"),
         ("--backoff", _seconds, DEFAULTS.backoff_s, "seconds before the first; it doubles"),
@@ -58,6 +62,7 @@ def main(argv: Sequence[str]) -> int:
     if not command:
         raise ConfigError("supervise: no command; put it behind `--`: … -- drainfsm run …")
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    start_output(log_format=log_format(settings), prefix="drainfsm supervise", job=settings.job)
     return asyncio.run(_supervise(command, arguments, settings))
 
 
@@ -70,10 +75,10 @@ async def _supervise(
     if arguments.standby:
         code = await _stand_by(state_dir, job, silence_s=policy.silence_s)
         if code not in (None, EX_TEMPFAIL):
-            _say(f"the job ended with exit code {code}")
+            log.info("the job ended with exit code %s", code)
             return code
     try:
-        return await Supervisor(command, policy, look=look, say=_say).run()
+        return await Supervisor(command, policy, look=look, say=log.info).run()
     except OSError as error:
         raise ConfigError(f"supervise: {command[0]}: {error.strerror}") from error
 
@@ -105,6 +110,14 @@ def _policy(arguments: argparse.Namespace, settings: Settings) -> Policy:
     )
 
 
+def log_format(settings: Settings) -> str:
+    """Raises: ConfigError."""
+    chosen = settings.given("log_format") or LOG_FORMATS[0]
+    if chosen not in LOG_FORMATS:
+        raise ConfigError(f"log_format: {chosen!r} is none of {', '.join(LOG_FORMATS)}")
+    return str(chosen)
+
+
 def _count(text: str) -> int:
     number = int(text)
     if number < 0:
@@ -117,7 +130,3 @@ def _seconds(text: str) -> float:
     if not 0 <= number < 1e9:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
     return number
-
-
-def _say(text: str) -> None:
-    print(f"drainfsm supervise: {text}", file=sys.stderr, flush=True)

@@ -22,6 +22,7 @@ one that the agent sets stands here, or a ``drainfsm`` command below it takes it
 
 GRACE_S_MAX = 366 * 24 * 3_600
 NODES_MAX = 65_536
+LOG_FORMATS = ("text", "json")
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +75,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     job_timeout_s: float = 0.0
     """After so long an attempt drains itself; 0: never."""
 
+    log_format: str = "text"
+    """Of what the agent says on stderr: ``text``, or ``json``, one object a line."""
+
     allowances: Allowances = Allowances()
     checkpoint: CheckpointSettings = CheckpointSettings()
     capacity: CapacitySettings = CapacitySettings()
@@ -109,6 +113,7 @@ def _problems(config: RunConfig) -> Iterator[tuple[str, str]]:
         if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
             yield "signal", f"{name!r} is no signal that can be heard"
     yield from _choice("accumulation", config.accumulation, ("finish", "discard"))
+    yield from _choice("log_format", config.log_format, LOG_FORMATS)
     yield from _choice("checksum", config.checkpoint.checksum, ("xxh3_128", "sha256"))
     yield from _choice("verify", config.checkpoint.verify, ("sizes", "checksums"))
     yield from _choice("on_refused", config.checkpoint.on_refused, ("fail", "fallback"))

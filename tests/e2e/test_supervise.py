@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,10 +25,9 @@ from drainfsm.runtime.paths import read_run_info
 from drainfsm.views.attempts import Ending
 from drainfsm.views.history import read_journals
 from drainfsm.views.report import report
-from drainfsm_kit.running import MARK, WAIT_S, RunningJob
+from drainfsm_kit.running import DRAINFSM, MARK, WAIT_S, RunningJob
 
 STEPS = 400
-DRAINFSM = (sys.executable, "-m", "drainfsm")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import sys
+import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -30,10 +30,7 @@ from drainfsm.runtime.wire import handshake
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.store import open_store
 
-
-def warn(text: str) -> None:
-    sys.stderr.write(f"drainfsm: {text}\n")
-    sys.stderr.flush()
+log = logging.getLogger("drainfsm.agent")
 
 
 async def run_agent(config: RunConfig) -> int:
@@ -76,7 +73,7 @@ class Agent:
         self,
         config: RunConfig,
         *,
-        warn: Callable[[str], None] = warn,
+        warn: Callable[[str], None] = log.warning,
         clock: Clock | None = None,
         parts: AgentParts | None = None,
     ) -> None:

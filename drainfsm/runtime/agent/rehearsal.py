@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import logging
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +16,14 @@ from drainfsm.runtime.agent.local_ranks import LocalRanks
 from drainfsm.runtime.agent.local_start import LocalStart
 from drainfsm.runtime.agent.rank_server import RankServer
 from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.output import STDERR
 from drainfsm.runtime.processes.job import Job, become_subreaper
 from drainfsm.runtime.processes.launch import CANNOT_EXECUTE, NOT_FOUND
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.environment import EPOCH_VARIABLE, SOCKET_VARIABLE
+
+log = logging.getLogger("drainfsm.drill")
 
 LAST_WORDS_S = 1.0
 """After the command has ended: for what its ranks said last."""
@@ -61,8 +64,10 @@ class Rehearsal:
         """Raises: ConfigError: the command cannot be started."""
         become_subreaper()
         job = Job(self._config.command, signals=self._config.signals)
-        job.stdout = sys.stderr.fileno()
-        server = RankServer(self._ranks, start=self._start, call=_refuse, ends=self, warn=_warn)
+        job.stdout = STDERR
+        server = RankServer(
+            self._ranks, start=self._start, call=_refuse, ends=self, warn=log.warning
+        )
         with tempfile.TemporaryDirectory(prefix="drainfsm-") as directory:
             path = Path(directory) / "drill"
             await server.listen(path)
@@ -127,7 +132,3 @@ async def _the_rest() -> None:
 
 async def _refuse(call: m.FromCaller) -> m.NotifyAnswer:
     return m.NotifyAnswer(error="a drill of a restore takes no notices")
-
-
-def _warn(text: str) -> None:
-    sys.stderr.write(f"drainfsm: {text}\n")

@@ -234,12 +234,10 @@ class Coordinator:
         if self.follower is not None:
             self.follower.poke()
         state = decided.state
-        for event in decided.events:
-            if (line := narrate(event)) is not None:
-                self._warn(line)
         effects = [effect for event in decided.events for effect in effects_of(event, state)]
         self._actions.run(effects, state)
         self._end.decided(state)
+        narrate(decided.events)
 
     def _missing(self, state: State) -> tuple[MissingRank, ...]:
         return self._reports.missing(state)

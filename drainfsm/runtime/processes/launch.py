@@ -4,6 +4,7 @@ Ignored signals are inherited over exec, by torchrun, its workers and their Data
 signal to the whole process group is the agent's to act on. Standard library only.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -23,7 +24,8 @@ def main(agent_pid: str, names: str, *command: str) -> int:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        sys.stderr.write(f"drainfsm: cannot run {command[0]}: {error.strerror}\n")
+        with contextlib.suppress(OSError):
+            os.write(2, f"drainfsm: cannot run {command[0]}: {error.strerror}\n".encode())
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.errors import AgentUnreachableError, ConfigError, ProtocolError
+from drainfsm.runtime.output import print_unheard
 from drainfsm.runtime.rank.session import Session
 from drainfsm.runtime.rank.shield import shield_children
 from drainfsm.runtime.wire import rank_messages as m
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from drainfsm.checkpoint.own import OwnCheckpoint
 
 C = TypeVar("C")
+log = logging.getLogger("drainfsm.rank")
 
 HANDSHAKE_S = 60.0
 """The agent is on the same machine and answers at once, unless ranks were started again: then the
@@ -41,6 +43,7 @@ def attach_session(
         AgentUnreachableError: there should be an agent, but it does not answer.
         ConfigError: the agent cannot take this rank; the message says why.
     """
+    print_unheard()
     path = environ.get(SOCKET_VARIABLE, "")
     if not path:
         return Session(_detached(environ), None, make_checkpoint=make_checkpoint, make_own=make_own)
@@ -96,7 +99,7 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 def _detached(environ: Mapping[str, str]) -> m.Attached:
     rank = _number(environ, "RANK") or 0
     if rank == 0:
-        sys.stderr.write("drainfsm: no agent (not under `drainfsm run`): no drains, no saves\n")
+        log.warning("no agent (not under `drainfsm run`): no drains, no saves")
     return m.Attached(
         rank=rank,
         world_size=_number(environ, "WORLD_SIZE") or 1,

@@ -6,9 +6,9 @@ that reads it. What the thread is told, the main thread does at its next step bo
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+from drainfsm.runtime.output import say_last
 from drainfsm.runtime.rank.inbox import Inbox
 from drainfsm.runtime.rank.orders import LEAVE, PASS, QUIESCE, SAVE, StandingOrders
 from drainfsm.runtime.rank.progress import EXACT_STEPS, STARTING, LearnedPhases, StepTimes
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from drainfsm.checkpoint.own import OwnCheckpoint
 
 C = TypeVar("C")
+log = logging.getLogger("drainfsm.rank")
 _sessions: weakref.WeakSet[Session[Any]] = weakref.WeakSet()
 
 
@@ -118,7 +120,7 @@ class Session(Reports, Generic[C]):
             try:
                 handler()
             except Exception as error:  # a failed periodic save does not stop the drain
-                self._warn(f"while a save was finished: {error!r}")
+                log.warning("rank %s: while a save was finished: %r", self.rank, error)
 
     def _run_save(self, order: SaveOrder) -> None:
         if order.generation_id in self._aborted:
@@ -220,8 +222,10 @@ class Session(Reports, Generic[C]):
         """Nobody is left to lead a drain, and the node is taken for lost: leave at once."""
         if self._connection is None:
             return
-        self._warn("the agent is gone: this rank ends")
-        os._exit(LOST_AGENT_EXIT_CODE)
+        try:
+            say_last(log, f"rank {self.rank}: the agent is gone: this rank ends")
+        finally:
+            os._exit(LOST_AGENT_EXIT_CODE)
 
     # --- plumbing -------------------------------------------------------------------------------
 
@@ -235,10 +239,6 @@ class Session(Reports, Generic[C]):
                 connection.sendall(frame)
         except OSError:
             pass  # the reader thread sees the same end of the connection, and acts on it
-
-    def _warn(self, text: str) -> None:
-        sys.stderr.write(f"drainfsm: rank {self.rank}: {text}\n")
-        sys.stderr.flush()
 
     def _forget_connection(self) -> None:
         """In a forked child: the socket is the rank's alone, or its end would not be noticed."""

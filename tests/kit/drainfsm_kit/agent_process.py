@@ -38,14 +38,17 @@ class Agent:
         config: dict[str, object],
         variables: dict[str, str],
         file_bytes_max: int,
+        stderr: int | None = None,
     ) -> None:
+        """``stderr``: a descriptor for it, which is not read here; -1: it is closed."""
         self._log = directory / f"agent-{secrets.token_hex(4)}.log"
         text = msgspec.json.encode(config).decode()
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _MAIN, text, str(file_bytes_max)],
                 stdout=log,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.STDOUT if stderr in (None, -1) else stderr,
+                preexec_fn=(lambda: os.close(2)) if stderr == -1 else None,
                 env={**os.environ, **variables},
                 start_new_session=True,
             )

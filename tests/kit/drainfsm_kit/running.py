@@ -34,6 +34,7 @@ POLL_S = 0.02
 MARK = "TOY_JOB"
 """Environment variable of every process of a job."""
 
+DRAINFSM = (sys.executable, "-m", "drainfsm")
 TOY = (sys.executable, "-m", "drainfsm_kit.toy_rank")
 TOY_LAUNCHER = (sys.executable, "-m", "drainfsm_kit.toy_launcher")
 
@@ -88,6 +89,7 @@ class RunningJob:
         variables: dict[str, str] | None = None,
         settings: Mapping[str, object] | None = None,
         file_bytes_max: int = 0,
+        stderr: int | None = None,
     ) -> Agent:
         """The agent of one node, as a process. ``settings``: more of its ``RunConfig``;
         ``file_bytes_max``: beyond it a write fails, as on a full disk."""
@@ -107,7 +109,9 @@ class RunningJob:
             **(settings or {}),
         }
         marks = {"NNODES": str(self.nnodes), "NODE_RANK": str(node_rank), MARK: self.job}
-        agent = Agent(self.directory, config, {**marks, **(variables or {})}, file_bytes_max)
+        agent = Agent(
+            self.directory, config, {**marks, **(variables or {})}, file_bytes_max, stderr
+        )
         self.agents.append(agent)
         return agent
 
