@@ -16,7 +16,7 @@ from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.config import LOG_FORMATS
 from drainfsm.runtime.liveness import ended_with, sign_of_life, silence
-from drainfsm.runtime.output import start_output
+from drainfsm.runtime.output import printed_logs
 from drainfsm.runtime.supervisor import Policy, Supervisor
 
 USAGE = """supervise --job NAME [--state-dir DIR] [--silence SECONDS] [--standby]
@@ -62,8 +62,10 @@ def main(argv: Sequence[str]) -> int:
     if not command:
         raise ConfigError("supervise: no command; put it behind `--`: … -- drainfsm run …")
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
-    start_output(log_format=log_format(settings), prefix="drainfsm supervise", job=settings.job)
-    return asyncio.run(_supervise(command, arguments, settings))
+    with printed_logs(
+        log_format=log_format(settings), prefix="drainfsm supervise", job=settings.job
+    ):
+        return asyncio.run(_supervise(command, arguments, settings))
 
 
 async def _supervise(

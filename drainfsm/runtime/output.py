@@ -1,6 +1,6 @@
 """What drainfsm prints. A reader that stalls, or is gone, holds up nothing.
 
-The library logs by ``logging`` under ``drainfsm``. ``start_output`` is how the command line prints
+The library logs by ``logging`` under ``drainfsm``. ``printed_logs`` is how the command line prints
 that; ``print_unheard`` is how ranks do, where the training script has not set up logging.
 """
 
@@ -16,7 +16,7 @@ import queue
 import select
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from drainfsm.core.text import printable
@@ -149,7 +149,7 @@ class PrintingHandler(logging.Handler):
             self._printer.write(self.format(record))
 
 
-class _PrintedLines(io.TextIOBase):
+class PrintedLines(io.TextIOBase):
     """``sys.stderr`` of a process whose event loop must never wait for it."""
 
     def __init__(self, printer: Printer) -> None:
@@ -169,23 +169,25 @@ class _PrintedLines(io.TextIOBase):
         return len(text)
 
 
-def start_output(
+@contextlib.contextmanager
+def printed_logs(
     *, log_format: str = "text", prefix: str = "drainfsm", **fields: object
-) -> Printer:
-    """From here on this process prints what is logged: all of drainfsm, of others what is wrong.
+) -> Iterator[Printer]:
+    """While inside, this process prints what is logged: all of drainfsm, of others what is wrong.
 
     ``fields``: what every JSON object says besides.
     """
-    repair_standard_streams()
     printer = Printer()
-    atexit.register(printer.close)
     handler = PrintingHandler(printer)
     handler.setFormatter(JsonFormat(fields) if log_format == "json" else TextFormat(prefix))
-    logging.getLogger().addHandler(handler)
+    root = logging.getLogger()
+    root.addHandler(handler)
     logging.getLogger("drainfsm").setLevel(logging.INFO)
-    # What is no log message (an adapter's print, the interpreter's last words) waits no more.
-    sys.stdout = sys.stderr = _PrintedLines(printer)
-    return printer
+    try:
+        yield printer
+    finally:
+        root.removeHandler(handler)
+        printer.close()
 
 
 def repair_standard_streams() -> None:

@@ -309,7 +309,7 @@ def test_a_forked_child_does_not_hold_the_connection_open(agent: FakeAgent) -> N
 
 
 def test_without_an_agent_training_runs_as_if_there_was_none(
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     session: Session[None] = attach_session(environ={"RANK": "0", "WORLD_SIZE": "4"})
     assert (session.rank, session.world_size, session.restore_target) == (0, 4, None)
@@ -317,7 +317,7 @@ def test_without_an_agent_training_runs_as_if_there_was_none(
     session.report_staged("g", 1)
     assert not session.draining
     session.close()
-    assert "no agent" in capsys.readouterr().err
+    assert "no agent" in caplog.text
 
 
 def test_an_agent_that_has_gone_is_told_with_what_to_do() -> None:

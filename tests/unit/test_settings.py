@@ -36,6 +36,7 @@ SAMPLES = {
     "heartbeat": ("1", "2", "3"),
     "silence": ("10", "20", "30"),
     "attach": ("10", "20", "30"),
+    "log_format": ("json", "text", "json"),
     "checksum": ("sha256", "xxh3_128", "sha256"),
     "verify": ("checksums", "sizes", "checksums"),
     "on_refused": ("fallback", "fail", "fallback"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from typing import NoReturn
 
 from drainfsm.core.decider import EX_TEMPFAIL
@@ -16,7 +17,7 @@ from drainfsm.errors import (
 )
 from drainfsm.runtime.agent.agent import run_agent
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.output import start_output
+from drainfsm.runtime.output import PrintedLines, printed_logs, repair_standard_streams
 
 log = logging.getLogger("drainfsm.agent")
 
@@ -29,21 +30,28 @@ def run_process(config: RunConfig) -> NoReturn:
 
     A thread that hangs in a store, or in a name lookup, would keep an ordinary exit waiting.
     """
-    printer = start_output(log_format=config.log_format, job=config.job, node_rank=config.node_rank)
-    loop = asyncio.new_event_loop()
+    repair_standard_streams()
+    with printed_logs(
+        log_format=config.log_format, job=config.job, node_rank=config.node_rank
+    ) as printer:
+        # What is no log message (an adapter's print, the interpreter's last words) waits no more.
+        sys.stdout = sys.stderr = PrintedLines(printer)
+        exit_code = _run(config)
+    os._exit(exit_code)
+
+
+def _run(config: RunConfig) -> int:
     try:
-        exit_code = loop.run_until_complete(run_agent(config))
+        return asyncio.new_event_loop().run_until_complete(run_agent(config))
     except (ConfigError, OtherJobsStoreError) as error:
         log.error("%s", error)
-        exit_code = MISUSED
+        return MISUSED
     except StoreUnreachableError as error:
         log.error("%s; nothing was started, exit code %s asks for another try", error, EX_TEMPFAIL)
-        exit_code = EX_TEMPFAIL
+        return EX_TEMPFAIL
     except DrainfsmError as error:
         log.error("%s", error)
-        exit_code = FAILED
+        return FAILED
     except Exception:
         log.exception("a bug, please report it")
-        exit_code = FAILED
-    printer.close()
-    os._exit(exit_code)
+        return FAILED
