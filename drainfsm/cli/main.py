@@ -15,7 +15,6 @@ from drainfsm.errors import (
     NoticeRejectedError,
     OtherJobsStoreError,
 )
-from drainfsm.runtime.output import repair_standard_streams
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -61,7 +60,6 @@ exit codes:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code. Errors that drainfsm raises on purpose become one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    repair_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a log may hold what the terminal cannot show
     try:
@@ -113,6 +111,9 @@ def _dispatch(arguments: list[str]) -> int:
 
         hint = nearest(arguments[0], [*COMMANDS, "--version", "--help"])
         raise ConfigError(f"{arguments[0]} is no command{hint} (see `drainfsm --help`)")
+    from drainfsm.runtime.output import repair_standard_streams
+
+    repair_standard_streams()
     module = import_module(f"drainfsm.cli.{arguments[0]}")
     code: int = module.main(arguments[1:])
     return code
