@@ -93,6 +93,14 @@ class Settings:
         state_dir = self.given("state_dir")
         return _default_state_dir() if state_dir is None else Path(str(state_dir)).expanduser()
 
+    @property
+    def allowances(self) -> Allowances:
+        """Raises: ConfigError: one of them will not do."""
+        rows = [option for option in OPTIONS if option.table == "allowances"]
+        found = {row.attribute: self.given(row.key) for row in rows}
+        given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+        return Allowances(**given)
+
     def run_config(self, command: Sequence[str]) -> RunConfig:
         """Everything for ``drainfsm run``.
 

@@ -1,0 +1,1 @@
+"""What an operator decides before and after drains. Pure: numbers and logs in, decisions out."""
