@@ -8,7 +8,7 @@ returns an ``Adapter``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -24,7 +24,6 @@ class AdapterContext(msgspec.Struct, frozen=True, kw_only=True):
     """What an adapter may know about the agent that runs it."""
 
     job_id: str
-    epoch: int
     node_rank: int
     node_count: int
     grace_ms: int
@@ -34,12 +33,44 @@ class AdapterContext(msgspec.Struct, frozen=True, kw_only=True):
     now_unix_ms: Callable[[], int] = _wall_clock_unix_ms
     """The agent's clock: ``received_unix_ms`` and deadlines are stated by it."""
 
+    epoch: Callable[[], int] = lambda: 0
+    """The attempt's number; 0 as long as the job is not claimed. Adapters are built before it is:
+    whatever a factory can find wrong must not cost a healthy attempt elsewhere its life."""
+
+    left_for: Mapping[str, int | None] = {}
+    """What earlier attempts of the job have left for on this machine: deadlines in UTC
+    milliseconds by ``Notice.identity`` (None: it stated none). Such a notice is not news: see
+    ``NoticeSink.notice``. An adapter that derives a deadline from when it saw an event takes the
+    one that stands here, or every attempt would find the event anew."""
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """How the job has left, for the last act of an adapter."""
+
+    requeue: bool
+    """It wants to be started again."""
+
+    held: str = ""
+    """Not empty: it would be started again, but its attempts get no further, and somebody has to
+    look at it first. This is why; ``requeue`` is False. A scheduler that can holds the job."""
+
+    left_for: frozenset[str] = frozenset()
+    """Identities of the notices that the job has left for. Empty: it ended by itself, or was lost.
+    An act that cannot be taken back (an acknowledgement) is for these alone."""
+
+    timeout_ms: int
+    """How long the act may take: what the deadline leaves."""
+
 
 class NoticeSink(Protocol):
     """Where a source puts what it hears. Every call returns at once and may be repeated."""
 
     def notice(self, notice: Notice) -> None:
-        """A notice is present. The same one again costs nothing."""
+        """A notice is present. The same one again costs nothing.
+
+        One that an earlier attempt on this machine has left for is passed over, unless its deadline
+        is another one, or is that of a HARD notice and still ahead.
+        """
 
     def withdraw(self, *, source: str, native_id: str, reason: str) -> None:
         """A SOFT notice was taken back. Withdrawing a HARD one is refused by the core."""
@@ -64,9 +95,13 @@ class Adapter(Protocol):
             Exception: recorded as the failure's detail; the drain goes on.
         """
 
-    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
-        """The whole job has left (called on every node, after its ranks are gone): acknowledge,
-        or requeue. ``requeue``: the job wants to come back. Returns a detail for the log."""
+    async def left(self, departure: Departure) -> str:
+        """The whole job has left (called on every node, after its ranks are gone): acknowledge, or
+        requeue, and keep trying as long as there is time. Returns a detail for the log.
+
+        Also called where nothing was started, but another start may succeed: the store did not
+        answer, or a notice's time was up before the job could begin.
+        """
 
 
 @runtime_checkable

@@ -30,6 +30,7 @@ DrainfsmError
     ├── AgentUnreachableError no running agent answers for the job
     ├── AuthenticationError   wrong job token
     ├── NodeRankTakenError    two agents claim the same node rank
+    ├── StartRefusedError     node 0 has refused to start the attempt
     ├── CoordinatorLostError  the coordinator went away: the attempt is lost
     └── ProtocolError         a peer sent a frame that makes no sense
 
@@ -192,6 +193,15 @@ class AuthenticationError(RuntimeFailure):
 
 class NodeRankTakenError(RuntimeFailure):
     """Two agents claim the same node rank."""
+
+
+class StartRefusedError(RuntimeFailure):
+    """The agent of node 0 could not start the attempt, and tells the other nodes."""
+
+    def __init__(self, reason: str, *, exit_code: int) -> None:
+        super().__init__(f"node 0 does not start the attempt: {reason}")
+        self.exit_code = exit_code
+        """With which node 0 ends."""
 
 
 class CoordinatorLostError(RuntimeFailure):

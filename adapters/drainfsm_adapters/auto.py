@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from drainfsm.adapter import Adapter, AdapterContext, AdapterFactory, NoticeSink
+from drainfsm.adapter import Adapter, AdapterContext, AdapterFactory, Departure, NoticeSink
 from drainfsm.errors import ConfigError
 from drainfsm_adapters import alibaba, aws, azure, gcp, tencent
 from drainfsm_adapters.imds_token import TokenSession
@@ -193,7 +193,7 @@ class AutoAdapter:
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
         raise ConfigError("auto has no cordon: name the scheduler's adapter in --cordon")
 
-    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
+    async def left(self, departure: Departure) -> str:
         if self._found is None:
             return ""
-        return await self._found.left(requeue=requeue, timeout_ms=timeout_ms)
+        return await self._found.left(departure)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from drainfsm.adapter import AdapterContext
+from drainfsm.adapter import AdapterContext, Departure
 from drainfsm.core.notice import NoticeClass
 from drainfsm_adapters.ledger import NONE, Observed, Reading
 from drainfsm_adapters.lenient import event_of, identity_of, needed, optional, whole_number
@@ -282,12 +282,12 @@ class AzureAdapter(CloudAdapter):
         super().__init__(context, events.platform())
         self._events = events
 
-    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
+    async def left(self, departure: Departure) -> str:
         """The whole job has left: the events may begin, and the machine is free sooner."""
         if not self._events.options.acknowledge:
             return ""
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
-                return await self._events.acknowledge(timeout_s=timeout_ms / 1_000)
+            async with asyncio.timeout(departure.timeout_ms / 1_000):
+                return await self._events.acknowledge(timeout_s=departure.timeout_ms / 1_000)
         except (NoAnswerError, TimeoutError) as error:
             return f"not acknowledged: {error or 'no time left'}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from drainfsm.adapter import Adapter, AdapterContext, NoticeSink
+from drainfsm.adapter import Adapter, AdapterContext, Departure, NoticeSink
 from drainfsm.errors import ConfigError
 
 OPTIONS = ("cordon", "left")
@@ -39,8 +39,10 @@ class CommandAdapter:
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
         return await self._run("cordon", nodes, timeout_ms=timeout_ms)
 
-    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
-        return await self._run("left", (), timeout_ms=timeout_ms, requeue=requeue)
+    async def left(self, departure: Departure) -> str:
+        return await self._run(
+            "left", (), timeout_ms=departure.timeout_ms, requeue=departure.requeue
+        )
 
     async def _run(
         self, what: str, nodes: tuple[str, ...], *, timeout_ms: int, requeue: bool = False
@@ -55,7 +57,7 @@ class CommandAdapter:
             env={
                 **os.environ,
                 "DRAINFSM_JOB": self._context.job_id,
-                "DRAINFSM_EPOCH": str(self._context.epoch),
+                "DRAINFSM_EPOCH": str(self._context.epoch()),
                 "DRAINFSM_NODES": " ".join(nodes),
                 "DRAINFSM_REQUEUE": "1" if requeue else "0",
             },

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from drainfsm.adapter import AdapterContext, NoticeSink
+from drainfsm.adapter import AdapterContext, Departure, NoticeSink
 from drainfsm.errors import ConfigError
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.ledger import Ledger, Reading, unknown
@@ -90,7 +90,7 @@ class CloudAdapter:
         source = self._platform.source
         raise ConfigError(f"{source} has no cordon: name the scheduler's adapter in --cordon")
 
-    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
+    async def left(self, departure: Departure) -> str:
         return ""  # the platform wants to be told nothing
 
     def _health(self, signal: Signal, sink: NoticeSink) -> Health:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from drainfsm.adapter import AdapterContext, NoticeSink
+from drainfsm.adapter import AdapterContext, Departure, NoticeSink
 from drainfsm.core.notice import Notice
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.ledger import Ledger, Observed, Reading
@@ -265,11 +265,11 @@ class SlurmAdapter:
             await self._scontrol.drain(",".join(open_), reason=reason, timeout_s=timeout_s)
         return f"drained: {', '.join(open_) or 'nothing new'}"
 
-    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
+    async def left(self, departure: Departure) -> str:
         """Node 0 speaks for the job."""
-        if not requeue or self._context.node_rank > 0:
+        if not departure.requeue or self._context.node_rank > 0:
             return ""
-        return await self._leaving.left(timeout_s=timeout_ms / 1_000)
+        return await self._leaving.left(timeout_s=departure.timeout_ms / 1_000)
 
     async def stay(self) -> None:
         """After everything: where only a run that is killed is requeued, wait to be killed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from drainfsm.adapter import AdapterContext, AdapterFactory
+from drainfsm.adapter import AdapterContext, AdapterFactory, Departure
 from drainfsm.testing.notice_sink import RecordingSink
 
 SETTLE_S = 0.2
@@ -18,7 +18,6 @@ def context_for(options: dict[str, str] | None = None) -> AdapterContext:
     """What an agent of a job with one node would hand over."""
     return AdapterContext(
         job_id="job",
-        epoch=1,
         node_rank=0,
         node_count=1,
         grace_ms=30_000,
@@ -55,7 +54,7 @@ async def check_adapter(
     assert isinstance(detail, str), f"cordon returned {detail!r}, not a detail"
     assert detail or not cordon.exception(), "cordon failed without a word for the log"
     async with asyncio.timeout(PROMPT_S):
-        told = await adapter.left(requeue=True, timeout_ms=1_000)
+        told = await adapter.left(Departure(requeue=True, timeout_ms=1_000))
     assert isinstance(told, str), f"left returned {told!r}, not a detail"
     return sink
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from drainfsm.adapter import Departure
 from drainfsm.core.notice import NoticeClass
 from drainfsm.testing.adapter_contract import context_for
 from drainfsm.testing.metadata import AzureMetadataServer, Fault
@@ -46,7 +47,7 @@ def left(server: AzureMetadataServer, story: Story, **options: str) -> str:
         async with watching(adapter) as sink:
             await story(server, sink)
             assert server.approved == [], "never before the whole job has left"
-            return await adapter.left(requeue=True, timeout_ms=20_000)
+            return await adapter.left(Departure(requeue=True, timeout_ms=20_000))
 
     with server:
         return asyncio.run(run())

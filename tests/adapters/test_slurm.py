@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from drainfsm.adapter import AdapterContext, Interpreter, Staying
+from drainfsm.adapter import AdapterContext, Departure, Interpreter, Staying
 from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.clock import Clock
@@ -105,7 +105,6 @@ def made(
     return adapter(
         AdapterContext(
             job_id="job",
-            epoch=1,
             node_rank=node_rank,
             node_count=2,
             grace_ms=20_000,
@@ -166,7 +165,7 @@ def test_only_node_0_asks(program: Program) -> None:
         async with watching(other) as sink:
             await asyncio.sleep(0.5)
             assert not sink.notices
-        return await other.left(requeue=True, timeout_ms=1_000)
+        return await other.left(Departure(requeue=True, timeout_ms=1_000))
 
     assert asyncio.run(story()) == ""
     assert program.calls == []
@@ -206,7 +205,7 @@ def test_every_command_has_an_end(program: Program) -> None:
             with pytest.raises(SlurmFailedError, match="no answer"):
                 await hung.cordon((), timeout_ms=400)
             with pytest.raises(SlurmFailedError, match="nobody knows whether the job comes back"):
-                await hung.left(requeue=True, timeout_ms=400)
+                await hung.left(Departure(requeue=True, timeout_ms=400))
 
     asyncio.run(story())
 
@@ -240,7 +239,7 @@ def test_the_last_act(
     program.answer("job", record, **changed)
     program.answer("requeue")
     last = made(program, options)
-    assert asyncio.run(last.left(requeue=True, timeout_ms=20_000)) == told
+    assert asyncio.run(last.left(Departure(requeue=True, timeout_ms=20_000))) == told
     assert ("requeue 1" in program.calls) == (told == "job 1 is requeued")
 
 
@@ -248,7 +247,7 @@ def test_a_question_that_a_signal_ended_is_asked_again(program: Program) -> None
     program.answer("job", "running.txt")
     program.signalled_once("-o")
     program.answer("requeue")
-    told = asyncio.run(made(program).left(requeue=True, timeout_ms=20_000))
+    told = asyncio.run(made(program).left(Departure(requeue=True, timeout_ms=20_000)))
     assert told == "job 1 is requeued"
     assert program.calls == ["-o show job 1", "-o show job 1", "requeue 1"]
 
@@ -257,7 +256,7 @@ def test_a_requeue_that_ended_the_command_itself_was_obeyed(program: Program) ->
     program.answer("job", "running.txt")
     program.answer("later", "running.txt", Restarts="1")
     program.signalled_once("requeue")
-    told = asyncio.run(made(program).left(requeue=True, timeout_ms=20_000))
+    told = asyncio.run(made(program).left(Departure(requeue=True, timeout_ms=20_000)))
     assert told == "job 1 is requeued"
 
 
@@ -270,7 +269,9 @@ def test_a_controller_that_is_away_is_asked_until_it_is_back(program: Program) -
     program.answer("requeue")
     program.away(NO_CONTACT, NO_MUNGE, "hangs", NO_CONTACT)
     asked = made(program, timeout_s="1")
-    assert asyncio.run(asked.left(requeue=True, timeout_ms=60_000)) == "job 1 is requeued"
+    assert (
+        asyncio.run(asked.left(Departure(requeue=True, timeout_ms=60_000))) == "job 1 is requeued"
+    )
     assert program.calls.count("requeue 1") == 5
 
 
@@ -281,7 +282,7 @@ def test_nothing_is_submitted_again_while_a_requeue_may_still_be_obeyed(
     program.away(*["hangs"] * 50)
     asked = made(program, timeout_s="0.5", resubmit=f"touch {tmp_path}/submitted")
     with pytest.raises(SlurmFailedError, match="nobody knows whether the job comes back"):
-        asyncio.run(asked.left(requeue=True, timeout_ms=4_000))
+        asyncio.run(asked.left(Departure(requeue=True, timeout_ms=4_000)))
     assert not (tmp_path / "submitted").exists()
 
 
@@ -294,7 +295,7 @@ def test_a_requeue_that_was_obeyed_late_is_no_reason_to_submit(
     asked = made(program, timeout_s="1", resubmit=f"touch {tmp_path}/submitted")
 
     async def story() -> str:
-        leaving = asyncio.create_task(asked.left(requeue=True, timeout_ms=60_000))
+        leaving = asyncio.create_task(asked.left(Departure(requeue=True, timeout_ms=60_000)))
         while "requeue 1" not in program.calls:
             await asyncio.sleep(0.05)
         program.answer("job", "running.txt", Restarts="1")
@@ -307,7 +308,9 @@ def test_a_requeue_that_was_obeyed_late_is_no_reason_to_submit(
 def test_a_refusal_is_no_reason_to_ask_again(program: Program) -> None:
     program.answer("job", "running.txt")
     program.away(*["Requested operation is presently disabled"] * 9)
-    told = asyncio.run(made(program, resubmit="echo 17").left(requeue=True, timeout_ms=60_000))
+    told = asyncio.run(
+        made(program, resubmit="echo 17").left(Departure(requeue=True, timeout_ms=60_000))
+    )
     assert told == "submitted again: 17"
     assert program.calls.count("requeue 1") == 1
 
@@ -328,7 +331,7 @@ def test_a_job_is_submitted_again_once(
 
     async def story() -> str:
         try:
-            return await last.left(requeue=True, timeout_ms=20_000)
+            return await last.left(Departure(requeue=True, timeout_ms=20_000))
         except SlurmFailedError as error:
             return str(error)
 
@@ -344,11 +347,11 @@ def test_orders_for_a_task_of_an_array_name_that_task(
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     program.answer("job", "running.txt")
     program.answer("requeue")
-    told = asyncio.run(made(program).left(requeue=True, timeout_ms=20_000))
+    told = asyncio.run(made(program).left(Departure(requeue=True, timeout_ms=20_000)))
     assert told == "job 1_3 is requeued"
     assert program.calls == ["-o show job 1", "requeue 1_3"]
     again = made(program, requeue="none", resubmit="echo afterany:$SLURM_JOB_ID")
-    told = asyncio.run(again.left(requeue=True, timeout_ms=20_000))
+    told = asyncio.run(again.left(Departure(requeue=True, timeout_ms=20_000)))
     assert told == "submitted again: afterany:1_3"
 
 
@@ -361,7 +364,7 @@ def test_a_job_that_slurm_has_ended_for_good_is_not_brought_back(
 ) -> None:
     program.answer("job", "preempted.txt", JobState=state)
     program.answer("requeue")
-    said = asyncio.run(made(program).left(requeue=True, timeout_ms=20_000))
+    said = asyncio.run(made(program).left(Departure(requeue=True, timeout_ms=20_000)))
     assert told in said
     assert "requeue 1" not in program.calls
 
@@ -394,11 +397,11 @@ def test_one_warning_on_every_node_is_one_and_the_next_is_none(program: Program)
 def test_where_requeue_is_off_and_nothing_else_is_configured_it_says_so(program: Program) -> None:
     program.answer("job", "running.txt", Requeue="0")
     with pytest.raises(SlurmFailedError, match="requeue is off for this job; submit it again"):
-        asyncio.run(made(program).left(requeue=True, timeout_ms=20_000))
+        asyncio.run(made(program).left(Departure(requeue=True, timeout_ms=20_000)))
 
 
 def test_a_job_that_finished_asks_for_nothing(program: Program) -> None:
-    assert asyncio.run(made(program).left(requeue=False, timeout_ms=1_000)) == ""
+    assert asyncio.run(made(program).left(Departure(requeue=False, timeout_ms=1_000))) == ""
     assert program.calls == []
 
 

@@ -123,12 +123,13 @@ def test_a_job_that_ends_by_itself_gives_its_own_exit_code(
     assert done.stdout == "hello\n"
 
 
-def test_a_command_that_is_not_there_fails_as_in_a_shell(
+def test_a_command_that_is_not_there_is_found_out_before_anything_is_claimed(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     done = _drainfsm(tmp_path, environment, "run", "--", "no-such-program")
-    assert done.returncode == 127
+    assert done.returncode == 2
     assert "no-such-program" in done.stderr
+    assert not (tmp_path / "store" / "commits").exists()
 
 
 def test_a_store_that_is_away_at_the_start_asks_for_another_try(

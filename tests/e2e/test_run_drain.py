@@ -109,12 +109,6 @@ def test_exit_codes_survive_a_launcher_that_flattens_them(job: RunningJob) -> No
     assert job.find(e.Exited)[0].nodes[0].exit_code == 85
 
 
-def test_a_command_that_does_not_exist_is_said_so(job: RunningJob) -> None:
-    agent = job.start(("no-such-command-anywhere",))
-    assert agent.wait() == 127
-    assert "cannot run no-such-command-anywhere" in agent.output()
-
-
 def test_a_job_that_never_attaches_is_killed_in_time(job: RunningJob) -> None:
     agent = job.start(("sleep", "1000"), grace_s=20.0, allowances=QUICK)
     job.wait(lambda: job.events() or None, what="start of the attempt")

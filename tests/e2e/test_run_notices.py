@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from drainfsm.core.budget import Allowances
 from drainfsm.core.state import Phase
 from drainfsm.errors import AgentUnreachableError, NoticeRejectedError
 from drainfsm.runtime.agent.notify import withdraw_notice
+from drainfsm_kit import plugin
 from drainfsm_kit.running import ROOMY, RunningJob
 
 
@@ -149,52 +149,9 @@ def test_a_long_phase_is_known_and_the_save_skipped_at_once(job: RunningJob) -> 
     assert job.find(e.Exited)[0].nodes[0].killed_ranks != ()
 
 
-ADAPTER = """
-import asyncio
-from pathlib import Path
-from drainfsm.core.notice import Notice, NoticeClass
-
-
-class Adapter:
-    def __init__(self, context):
-        self.context = context
-        self.directory = Path(context.options["directory"])
-
-    async def watch(self, sink):
-        node = self.context.node_rank
-        while not (self.directory / f"notice-{node}").exists():
-            await asyncio.sleep(0.02)
-        for _ in range(3):
-            sink.notice(Notice(
-                source="test", native_id="t", cause="maintenance", notice_class=NoticeClass.HARD,
-                deadline_unix_ms=int((self.directory / f"notice-{node}").read_text()),
-                received_unix_ms=0,
-            ))
-        await asyncio.Event().wait()
-
-    async def cordon(self, nodes, *, timeout_ms):
-        if (self.directory / "slow-cordon").exists():
-            await asyncio.sleep(1000)
-        (self.directory / f"cordoned-{self.context.node_rank}").touch()
-        return "done"
-
-    async def left(self, *, requeue, timeout_ms):
-        (self.directory / f"left-{self.context.node_rank}").write_text(str(requeue))
-        return ""
-"""
-
-
 @pytest.fixture
-def adapter(job: RunningJob, tmp_path: Path) -> dict[str, str]:
-    """An adapter that is found by entry point, as one that somebody else has written."""
-    site = tmp_path / "site"
-    info = site / "test_adapter-1.dist-info"
-    info.mkdir(parents=True)
-    (site / "test_adapter.py").write_text(ADAPTER)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: test-adapter\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[drainfsm.adapters]\ntest = test_adapter:Adapter\n")
-    path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH", ""))))
-    return {"PYTHONPATH": path}
+def adapter(tmp_path: Path) -> dict[str, str]:
+    return plugin.install(tmp_path / "site")
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["cordoned", "cordon-hangs"])
@@ -203,11 +160,7 @@ def test_a_source_is_heard_cordons_and_acts_last(
 ) -> None:
     if slow:
         (tmp_path / "slow-cordon").touch()
-    settings = {
-        "source": ["test"],
-        "cordon": "test",
-        "adapters": {"test": {"directory": str(tmp_path)}},
-    }
+    settings = {**plugin.settings(tmp_path), "cordon": "test"}
     agent = job.start(job.toy(), variables=adapter, settings=settings)
     started = job.wait_for(e.HealthyStepReached)
     assert started is not None
@@ -220,5 +173,6 @@ def test_a_source_is_heard_cordons_and_acts_last(
     cordoned = job.find(e.NodeCordoned)[0]
     assert cordoned.outcome == ("timed_out" if slow else "success")
     assert (tmp_path / "cordoned-0").exists() is not slow
-    assert (tmp_path / "left-0").read_text() == "True"
+    requeue, _timeout_ms, *left_for = (tmp_path / "left-0").read_text().split()
+    assert (requeue, left_for) == ("True", ["test/t"])
     assert job.find(e.ManifestPublished) != []

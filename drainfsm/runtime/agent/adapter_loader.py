@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 
 from drainfsm.adapter import Adapter, AdapterContext, AdapterFactory
-from drainfsm.errors import ConfigError
+from drainfsm.errors import ConfigError, DrainfsmError
 
 GROUP = "drainfsm.adapters"
 
@@ -32,12 +32,28 @@ def load_adapter(name: str, context: AdapterContext) -> Adapter:
     """The adapter of that name.
 
     Raises:
-        ConfigError: no such adapter is installed, or its own dependencies are missing.
+        ConfigError: no such adapter is installed, its own dependencies are missing, it refuses its
+            options, or it fails.
     """
+    point = find_adapter(name)
     try:
-        factory: AdapterFactory = find_adapter(name).load()
+        factory: AdapterFactory = point.load()
     except ImportError as error:
         raise ConfigError(
             f"--source {name}: {error}; install it with `pip install 'drainfsm[{name}]'`"
         ) from error
-    return factory(context)
+    except Exception as error:
+        raise _broken(point, error) from error
+    try:
+        return factory(context)
+    except DrainfsmError:
+        raise
+    except Exception as error:
+        raise _broken(point, error) from error
+
+
+def _broken(point: EntryPoint, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"--source {point.name}: the adapter {point.value} failed before the job was started: "
+        f"{type(error).__name__}: {error}"
+    )

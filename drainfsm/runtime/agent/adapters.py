@@ -6,17 +6,21 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from drainfsm.adapter import Adapter, AdapterContext, Interpreter, Staying
+from drainfsm.adapter import Adapter, AdapterContext, Departure, Interpreter, Staying
 from drainfsm.core.notice import Notice
 from drainfsm.runtime.agent.adapter_loader import load_adapter
+from drainfsm.runtime.agent.left_for import LeftFor, is_news
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.threads import Tasks
+from drainfsm.runtime.threads import Tasks, in_thread
 
 RESTART_S = 1.0
 """Before a source that failed is watched again; doubles up to ``RESTART_S_MAX``."""
 
 RESTART_S_MAX = 30.0
+REMEMBER_MS = 1_000
+"""For the state directory to take what the job leaves for."""
+
 INTERPRET_MS = 1_000
 """What the handler's allowance is for: until then a signal's deadline is the job's grace."""
 
@@ -32,14 +36,18 @@ class NoticeListener(Protocol):
 class Sink:
     """A ``NoticeSink``: hands on what is new, once."""
 
-    def __init__(self, listener: NoticeListener) -> None:
+    def __init__(self, listener: NoticeListener, *, is_news: Callable[[Notice], bool]) -> None:
+        """``is_news``: not what an earlier attempt has left for."""
         self._listener = listener
+        self._is_news = is_news
         self._present: dict[str, Notice] = {}
         self._unknown: set[str] = set()
 
     def notice(self, notice: Notice) -> None:
         before = self._present.get(notice.identity)
         if before is not None and _same(before, notice):
+            return
+        if not self._is_news(notice):
             return
         self._present[notice.identity] = notice
         self._listener.hear(notice)
@@ -75,19 +83,33 @@ class RunningAdapters:
         config: RunConfig,
         clock: Clock,
         *,
-        epoch: int,
         warn: Callable[[str], None],
+        memory: LeftFor | None = None,
         load: Callable[[str, AdapterContext], Adapter] = load_adapter,
     ) -> None:
-        """Raises: ConfigError: an adapter is not installed."""
+        """``memory``: None where nothing is remembered.
+
+        Raises:
+            ConfigError: an adapter is not installed, or refuses its options.
+        """
+        self.epoch = 0
+        """Not claimed yet: a claim would come too early for whatever is found wrong here."""
+
         self._config = config
         self._clock = clock
         self._warn = warn
+        self._memory = memory
+        self._left_for = {} if memory is None else memory.read()
+        self._heard: dict[str, int | None] = {}
+        """Earliest deadlines of the notices heard here, by identity."""
+
+        self._stale: set[str] = set()
         self._adapters: dict[str, Adapter] = {}
         for name in dict.fromkeys((*config.source, *filter(None, (config.cordon,)))):
             context = AdapterContext(
                 job_id=config.job,
-                epoch=epoch,
+                epoch=lambda: self.epoch,
+                left_for=self._left_for,
                 node_rank=config.node_rank,
                 node_count=config.nnodes,
                 grace_ms=round(config.grace_s * 1_000),
@@ -98,7 +120,20 @@ class RunningAdapters:
 
     def start(self, tasks: Tasks, listener: NoticeListener) -> None:
         for name in self._config.source:
-            tasks.start(self._watch(name, Sink(listener), listener))
+            tasks.start(self._watch(name, Sink(listener, is_news=self._is_news), listener))
+
+    def _is_news(self, notice: Notice) -> bool:
+        now_unix_ms, identity = self._clock.now_unix_ms(), notice.identity
+        if is_news(notice, self._left_for, now_unix_ms=now_unix_ms):
+            self._heard[identity] = notice.deadline_unix_ms
+            return True
+        if identity not in self._stale:
+            self._stale.add(identity)
+            self._warn(
+                f"{identity}: an attempt before this one has left this machine for it already, so "
+                "it is no news; the job goes on"
+            )
+        return False
 
     async def _watch(self, name: str, sink: Sink, listener: NoticeListener) -> None:
         pause_s = RESTART_S
@@ -154,20 +189,32 @@ class RunningAdapters:
             if isinstance(adapter, Staying):
                 await adapter.stay()
 
-    async def left(self, *, requeue: bool, timeout_ms: int) -> None:
-        """The whole job has left: every adapter's last act, side by side."""
-        acts = [
-            self._left(name, adapter, requeue=requeue, timeout_ms=timeout_ms)
-            for name, adapter in self._adapters.items()
-        ]
+    async def left(self, departure: Departure) -> None:
+        """The whole job has left: every adapter's last act, side by side. What it has left for is
+        remembered first, since an acknowledged machine may go at once."""
+        await self._remember(departure)
+        acts = [self._left(name, adapter, departure) for name, adapter in self._adapters.items()]
         await asyncio.gather(*acts)
 
-    async def _left(self, name: str, adapter: Adapter, *, requeue: bool, timeout_ms: int) -> None:
+    async def _remember(self, departure: Departure) -> None:
+        memory = self._memory
+        heard = {key: at for key, at in self._heard.items() if key in departure.left_for}
+        if memory is None or not heard:
+            return
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
-                detail = await adapter.left(requeue=requeue, timeout_ms=timeout_ms)
+            async with asyncio.timeout(min(REMEMBER_MS, departure.timeout_ms // 4) / 1_000):
+                await in_thread("left-for", lambda: memory.add(heard))
+        except (OSError, TimeoutError) as error:
+            self._warn(
+                f"what this attempt leaves for is not remembered here: {error or 'too slow'}"
+            )
+
+    async def _left(self, name: str, adapter: Adapter, departure: Departure) -> None:
+        try:
+            async with asyncio.timeout(departure.timeout_ms / 1_000):
+                detail = await adapter.left(departure)
         except TimeoutError:
-            self._warn(f"{name}: its last act took longer than {timeout_ms} ms")
+            self._warn(f"{name}: its last act took longer than {departure.timeout_ms} ms")
         except Exception as error:  # an adapter's bug must not keep the process
             self._warn(f"{name}: {type(error).__name__}: {error}")
         else:

@@ -8,27 +8,28 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
+from drainfsm.adapter import Departure
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.notice import Notice
-from drainfsm.errors import CoordinatorLostError
-from drainfsm.runtime.agent.adapter_loader import find_adapter
+from drainfsm.errors import CoordinatorLostError, StartRefusedError, StoreUnreachableError
 from drainfsm.runtime.agent.adapters import RunningAdapters
 from drainfsm.runtime.agent.clock_offset import Offset
 from drainfsm.runtime.agent.coordinator_link import CoordinatorLink, join
 from drainfsm.runtime.agent.host import Host
 from drainfsm.runtime.agent.job_timeout import hear_job_timeout
+from drainfsm.runtime.agent.left_for import LeftFor
 from drainfsm.runtime.agent.node import Node
 from drainfsm.runtime.agent.notices import Notices
 from drainfsm.runtime.agent.signals import hear_signals
+from drainfsm.runtime.agent.start import check_machine, exit_code_of, with_token
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.processes.job import become_subreaper
 from drainfsm.runtime.threads import Tasks
-from drainfsm.runtime.wire import handshake
 from drainfsm.runtime.wire import node_messages as n
-from drainfsm.store import open_store
+
+START_AGAIN_MS = 30_000
+"""For adapters to have a job started again of which nothing could be started."""
 
 log = logging.getLogger("drainfsm.agent")
 
@@ -39,30 +40,26 @@ async def run_agent(config: RunConfig) -> int:
 
     Raises:
         ConfigError: something cannot work as configured.
-        StoreUnreachableError: the store did not answer, and nothing was started.
         StoreError, CheckpointError: the attempt could not be claimed, or not be restored.
+        StartRefusedError: node 0 could not start it.
         AuthenticationError, NodeRankTakenError, CoordinatorLostError: this node was not let in.
     """
-    for name in config.source:
-        find_adapter(name)
-    if config.cordon:
-        find_adapter(config.cordon, option="cordon")
-    if config.nnodes > 1:
-        handshake.server_tls(config)
-        handshake.client_tls(config)
-        if not config.token:
-            token = await asyncio.to_thread(handshake.stored_token, open_store(config.store))
-            config = msgspec.structs.replace(config, token=token)
     become_subreaper()
     return await Agent(config).run()
+
+
+def _adapters(config: RunConfig, clock: Clock, *, warn: Callable[[str], None]) -> RunningAdapters:
+    memory = LeftFor(config.state_dir, job=config.job, node_rank=config.node_rank)
+    return RunningAdapters(config, clock, warn=warn, memory=memory)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AgentParts:
     """What an agent is put together from. The simulator has its own."""
 
+    check_machine: Callable[[RunConfig], None] = check_machine
     start_host: Callable[..., Awaitable[Host]] = Host.start
-    make_adapters: Callable[..., RunningAdapters] = RunningAdapters
+    make_adapters: Callable[..., RunningAdapters] = _adapters
     make_node: Callable[..., Node] = Node
 
 
@@ -86,6 +83,8 @@ class Agent:
         self._notices = Notices(config, self._clock, self._offset, warn=warn)
         self._host: Host | None = None
         self._adapters: RunningAdapters | None = None
+        """Of an agent that has found nothing wrong so far."""
+
         self._done_by_unix_ms = 0
         """When the job has left: the end of what is left of the exit margin."""
 
@@ -108,9 +107,18 @@ class Agent:
             await self._tasks.cancel()
 
     async def _run(self) -> int:
-        link = await self._notices.unless_overdue(self._join())
+        try:
+            link = await self._notices.unless_overdue(self._join())
+        except (StoreUnreachableError, StartRefusedError) as error:
+            exit_code = exit_code_of(error)
+            if exit_code != EX_TEMPFAIL:
+                raise
+            self._warn(f"{error}; nothing was started, exit code {exit_code} asks for another try")
+            await self._ask_for_another_start()
+            return exit_code
         if link is None:
             self._warn("a notice came, and its time is up before the job could start")
+            await self._ask_for_another_start()
             return EX_TEMPFAIL
         try:
             return await self._run_node(link)
@@ -119,24 +127,40 @@ class Agent:
             if self._host is not None:
                 await self._host.close(timeout_ms=self._close_ms())
 
+    async def _ask_for_another_start(self) -> None:
+        """Nothing has run, but the platform is to start it again all the same."""
+        timeout_ms = START_AGAIN_MS
+        if self._notices.overdue:
+            timeout_ms = min(timeout_ms, self._config.allowances.exit_margin_ms // 4)
+        await self._check().left(Departure(requeue=True, timeout_ms=timeout_ms))
+
     def _close_ms(self) -> int:
         """Until the time to be done, and a share of the exit margin in any case."""
         left_ms = self._done_by_unix_ms - self._clock.now_unix_ms()
         return max(left_ms, self._config.allowances.exit_margin_ms // 16)
 
     async def _join(self) -> CoordinatorLink:
-        if self._config.node_rank > 0:
-            return await join(self._config, warn=self._warn)
+        self._config = config = await with_token(self._config)
+        if config.node_rank > 0:
+            self._check()
+            return await join(config, warn=self._warn)
         self._host = await self._parts.start_host(
-            self._config, self._clock, self._tasks, warn=self._warn
+            config, self._clock, self._tasks, check=self._check, warn=self._warn
         )
         return self._host.link
+
+    def _check(self) -> RunningAdapters:
+        """Raises: ConfigError: something cannot work, on this machine or with an adapter."""
+        if self._adapters is None:
+            self._parts.check_machine(self._config)
+            self._adapters = self._parts.make_adapters(self._config, self._clock, warn=self._warn)
+        return self._adapters
 
     async def _run_node(self, link: CoordinatorLink) -> int:
         config, epoch = self._config, link.welcome.epoch
         self._offset.hear(link.welcome.now_unix_ms)
-        adapters = self._parts.make_adapters(config, self._clock, epoch=epoch, warn=self._warn)
-        self._adapters = adapters
+        adapters = self._check()
+        adapters.epoch = epoch
         node = self._parts.make_node(
             config,
             self._clock,
@@ -194,5 +218,10 @@ class Agent:
             async with asyncio.timeout(timeout_ms / 1_000):
                 if self._host is not None:
                     await self._host.flush(timeout_ms=timeout_ms // 2)
-                left_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
-                await adapters.left(requeue=left.requeue, timeout_ms=left_ms)
+                departure = Departure(
+                    requeue=left.requeue,
+                    held=left.held,
+                    left_for=frozenset(left.left_for),
+                    timeout_ms=left.done_by_unix_ms - self._clock.now_unix_ms(),
+                )
+                await adapters.left(departure)

@@ -12,6 +12,7 @@ from drainfsm.errors import (
     NodeRankTakenError,
     ProtocolError,
     RuntimeFailure,
+    StartRefusedError,
 )
 from drainfsm.runtime.clock import loop_ms
 from drainfsm.runtime.config import RunConfig
@@ -119,6 +120,7 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
         AuthenticationError: the coordinator has another job token.
         NodeRankTakenError: another agent has this node rank.
         ProtocolError: what answers there is no coordinator of this job and version.
+        StartRefusedError: node 0 cannot start the attempt.
         CoordinatorLostError: nothing answered for ``attach_s``.
     """
     began_ms, told = loop_ms(), False
@@ -200,6 +202,8 @@ async def _prove(
 
 def _refused(answer: n.Joining) -> RuntimeFailure:
     if isinstance(answer, n.Refusal):
+        if answer.error == StartRefusedError.__name__:
+            return StartRefusedError(answer.reason, exit_code=answer.exit_code)
         known = {
             "AuthenticationError": AuthenticationError,
             "NodeRankTakenError": NodeRankTakenError,

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from drainfsm.core.notice import Notice
-from drainfsm.errors import BrokerError
+from drainfsm.errors import BrokerError, DrainfsmError
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.shipper import Shipper
 from drainfsm.runtime import liveness, paths
 from drainfsm.runtime.agent.coordinator_link import LocalLink
+from drainfsm.runtime.agent.start import turn_away
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import evidence
@@ -55,20 +56,31 @@ class Host:
 
     @classmethod
     async def start(
-        cls, config: RunConfig, clock: Clock, tasks: Tasks, *, warn: Callable[[str], None]
+        cls,
+        config: RunConfig,
+        clock: Clock,
+        tasks: Tasks,
+        *,
+        check: Callable[[], object],
+        warn: Callable[[str], None],
     ) -> Host:
         """Claims the job; then the broker comes up beside it, and nothing waits for it.
 
+        ``check``: what else can be known to be wrong. Of a start that comes to nothing the other
+        nodes are told.
+
         Raises:
+            ConfigError: by ``check``; nothing was claimed.
             StoreError, CheckpointError, LogError: the attempt could not be claimed.
             NodeRankTakenError: another coordinator has the address.
         """
         bound = bind(config) if config.nnodes > 1 else None
         try:
+            check()
             attempt = await in_thread("claim", lambda: claim_attempt(config, clock, warn=warn))
-        except BaseException:
+        except DrainfsmError as error:
             if bound is not None:
-                bound.close()
+                await turn_away(bound, config, error, warn=warn)
             raise
         attempt = await _with_evidence(attempt, config)
         coordinator = Coordinator(attempt, config, clock, warn=warn)

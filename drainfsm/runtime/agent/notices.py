@@ -156,6 +156,12 @@ class Notices:
         if self._timekeeper is not None:
             self._timekeeper.set_own_limit(self._limit())
 
+    @property
+    def overdue(self) -> bool:
+        """The time of a notice is up that nobody has answered."""
+        limit = self._limit()
+        return limit is not None and self._clock.now_unix_ms() >= limit
+
     async def unless_overdue(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of ``work``, or None where a notice's time is up before."""
         task = asyncio.ensure_future(work)

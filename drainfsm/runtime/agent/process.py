@@ -8,21 +8,13 @@ import os
 import sys
 from typing import NoReturn
 
-from drainfsm.core.decider import EX_TEMPFAIL
-from drainfsm.errors import (
-    ConfigError,
-    DrainfsmError,
-    OtherJobsStoreError,
-    StoreUnreachableError,
-)
+from drainfsm.errors import DrainfsmError
 from drainfsm.runtime.agent.agent import run_agent
+from drainfsm.runtime.agent.start import FAILED, exit_code_of
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.output import PrintedLines, printed_logs, repair_standard_streams
 
 log = logging.getLogger("drainfsm.agent")
-
-FAILED, MISUSED = 1, 2
-"""Exit codes of an agent that could not run the command at all."""
 
 
 def run_process(config: RunConfig) -> NoReturn:
@@ -43,15 +35,9 @@ def run_process(config: RunConfig) -> NoReturn:
 def _run(config: RunConfig) -> int:
     try:
         return asyncio.new_event_loop().run_until_complete(run_agent(config))
-    except (ConfigError, OtherJobsStoreError) as error:
-        log.error("%s", error)
-        return MISUSED
-    except StoreUnreachableError as error:
-        log.error("%s; nothing was started, exit code %s asks for another try", error, EX_TEMPFAIL)
-        return EX_TEMPFAIL
     except DrainfsmError as error:
         log.error("%s", error)
-        return FAILED
+        return exit_code_of(error)
     except Exception:
         log.exception("a bug, please report it")
         return FAILED

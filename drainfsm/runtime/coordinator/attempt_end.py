@@ -17,6 +17,9 @@ from drainfsm.runtime.coordinator.node_reports import NodeReports
 FENCED_EXIT_CODE = 76
 """A newer attempt of the job runs: do not requeue this one."""
 
+NO_PROGRESS_EXIT_CODE = 77
+"""Attempt after attempt left on the same checkpoint: hold the job until somebody looks at it."""
+
 OVER_S = 5.0
 """For the last records and the last processes of an attempt that is over outside a drain."""
 
@@ -30,6 +33,8 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     requeue: bool
     state: State
+    left_for: tuple[str, ...] = ()
+    """Identities of the notices that a drain has left for."""
 
 
 class AttemptEnd:
@@ -94,4 +99,13 @@ class AttemptEnd:
             return AttemptOutcome(exit_code=FENCED_EXIT_CODE, requeue=False, state=state)
         exit_code = EX_TEMPFAIL if state.attempt.exit_code is None else state.attempt.exit_code
         requeue = exit_code == EX_TEMPFAIL and (state.phase in (Phase.LOST, Phase.EXITED))
-        return AttemptOutcome(exit_code=exit_code, requeue=requeue, state=state)
+        return AttemptOutcome(
+            exit_code=exit_code,
+            requeue=requeue,
+            state=state,
+            left_for=_left_for(state) if requeue and state.phase is Phase.EXITED else (),
+        )
+
+
+def _left_for(state: State) -> tuple[str, ...]:
+    return tuple(sorted(key for key, held in state.current.notices.items() if not held.withdrawn))

@@ -107,7 +107,10 @@ class Coordinator:
             done_by = self._clock.now_unix_ms() + self._end.time_left_ms(self.state)
             self._nodes.tell(
                 n.JobLeft(
-                    exit_code=outcome.exit_code, requeue=outcome.requeue, done_by_unix_ms=done_by
+                    exit_code=outcome.exit_code,
+                    requeue=outcome.requeue,
+                    done_by_unix_ms=done_by,
+                    left_for=outcome.left_for,
                 )
             )
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 
@@ -17,6 +18,8 @@ from drainfsm.runtime.wire.frames import HANDSHAKE_BYTES_MAX, Codec
 from drainfsm.runtime.wire.streams import read_message, write_message
 
 HANDSHAKE_S = 10.0
+TURN_AWAY_S = 30.0
+"""Agents of the other nodes may start so much later than one of node 0 that refuses to start."""
 
 
 def bind(config: RunConfig) -> socket.socket:
@@ -40,13 +43,20 @@ def bind(config: RunConfig) -> socket.socket:
 
 class NodeServer:
     def __init__(
-        self, coordinator: Coordinator, config: RunConfig, *, warn: Callable[[str], None]
+        self, coordinator: Coordinator | None, config: RunConfig, *, warn: Callable[[str], None]
     ) -> None:
-        self._coordinator = coordinator
+        """``coordinator``: None where nobody is let in."""
+        self._admitting = coordinator
         self._config = config
         self._warn = warn
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def _coordinator(self) -> Coordinator:
+        if self._admitting is None:
+            raise AssertionError("nobody is let in")
+        return self._admitting
 
     async def listen(self, bound: socket.socket) -> None:
         self._server = await asyncio.start_server(
@@ -122,6 +132,9 @@ class NodeServer:
                 reason=f"this is job {self._config.job} of {self._config.nnodes} nodes, not "
                 f"{claim.job_id} of {claim.node_count}",
             )
+        return self._taken(claim)
+
+    def _taken(self, claim: n.Proof) -> n.Refusal | None:
         node = claim.node_rank
         if not 0 < node < self._config.nnodes or self._coordinator.has_joined(node):
             return n.Refusal(
@@ -130,3 +143,30 @@ class NodeServer:
                 "give each agent its own --node-rank",
             )
         return None
+
+
+class TurningAway(NodeServer):
+    """In place of a coordinator that does not start: tells the other nodes why, or they would wait
+    for it, and hold what they have, for minutes."""
+
+    def __init__(
+        self, refusal: n.Refusal, config: RunConfig, *, warn: Callable[[str], None]
+    ) -> None:
+        super().__init__(None, config, warn=warn)
+        self._reason = refusal
+        self._told: set[int] = set()
+        self._everybody_told = asyncio.Event()
+
+    def _taken(self, claim: n.Proof) -> n.Refusal:
+        self._told.add(claim.node_rank)
+        if len(self._told) >= self._config.nnodes - 1:
+            self._everybody_told.set()
+        return self._reason
+
+    async def tell(self, bound: socket.socket, *, timeout_s: float = TURN_AWAY_S) -> None:
+        """Until every node was told, or the time is up."""
+        await self.listen(bound)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._everybody_told.wait()
+        await self.close()

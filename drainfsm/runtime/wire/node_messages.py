@@ -11,7 +11,7 @@ from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.runtime.wire.rank_messages import Message, RankRestoreRefused, Restored
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Agents and coordinator of one job run the same version; it is checked when a node joins."""
 
 
@@ -40,6 +40,8 @@ class Refusal(Message, frozen=True, kw_only=True):
     """Name of the exception in ``drainfsm.errors``."""
 
     reason: str
+    exit_code: int = 1
+    """With which node 0 ends that does not start the attempt (``StartRefusedError``)."""
 
 
 class Welcome(Message, frozen=True, kw_only=True):
@@ -272,6 +274,11 @@ class JobLeft(Message, frozen=True, kw_only=True):
     exit_code: int
     requeue: bool
     done_by_unix_ms: int
+    held: str = ""
+    """Why it must not come back by itself; see ``adapter.Departure``."""
+
+    left_for: tuple[str, ...] = ()
+    """Identities of the notices that it has left for; empty: it ended otherwise."""
 
 
 ToNode: TypeAlias = (

@@ -184,7 +184,6 @@ def adapter_on(stage: Stage, options: dict[str, str] | None = None) -> Adapter:
     """The cloud's own adapter, pointed at the stage's server."""
     context = AdapterContext(
         job_id="story",
-        epoch=1,
         node_rank=0,
         node_count=1,
         grace_ms=30_000,

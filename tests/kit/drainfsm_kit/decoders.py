@@ -39,6 +39,7 @@ from drainfsm.errors import (
 from drainfsm.log.frames import MAGIC, frame, header_bytes
 from drainfsm.log.journal import read_journal
 from drainfsm.log.wire import Wire
+from drainfsm.runtime.agent.left_for import LeftFor
 from drainfsm.runtime.paths import RunInfo, read_run_info, run_info_path
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire import rank_messages as m
@@ -185,6 +186,15 @@ def _messages(name: str, union: Any) -> list[Decoder]:
     ]
 
 
+def _left_for(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        memory = LeftFor(Path(folder), job="a", node_rank=0)
+        memory.add({"aws/i-1": None})
+        (path,) = (Path(folder) / "a" / "left-for").iterdir()
+        path.write_bytes(data)
+        memory.read()
+
+
 def _run_info(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = run_info_path(Path(folder), "a")
@@ -281,6 +291,7 @@ def decoders() -> list[Decoder]:
         *_messages("from-node", n.FromNode),
         *_messages("to-node", n.ToNode),
         *_messages("joining", n.Joining),
+        Decoder(name="left-for", decode=_left_for, refuses=(), seeds=(b'{"aws/i-1":null,"b":17}',)),
         Decoder(name="run-info", decode=_run_info, refuses=(), seeds=_seeds(example_of(RunInfo))),
         Decoder(name="toml", decode=_toml, refuses=(ConfigError,), seeds=(TOML,)),
         Decoder(

@@ -75,6 +75,7 @@ class SimulatedAgent:
 
     async def _main(self) -> int:
         parts = AgentParts(
+            check_machine=lambda config: None,
             start_host=self._start_host,
             make_adapters=self._make_adapters,
             make_node=self._make_node,
@@ -110,19 +111,26 @@ class SimulatedAgent:
     # --- parts ----------------------------------------------------------------------------------
 
     async def _start_host(
-        self, config: RunConfig, clock: Clock, tasks: Tasks, *, warn: Callable[[str], None]
+        self,
+        config: RunConfig,
+        clock: Clock,
+        tasks: Tasks,
+        *,
+        check: Callable[[], object],
+        warn: Callable[[str], None],
     ) -> SimulatedHost:
+        check()
         environment = SimulatedEnvironment(self, self._store)
         self.host = await SimulatedHost.begin(self, environment, config, clock, tasks, warn=warn)
         return self.host
 
     def _make_adapters(
-        self, config: RunConfig, clock: Clock, *, epoch: int, warn: Callable[[str], None]
+        self, config: RunConfig, clock: Clock, *, warn: Callable[[str], None]
     ) -> RunningAdapters:
         universe = self.attempt.universe
         cordon = Cordon(universe.cordon_faults, self.machine.name, universe.tally)
         load = loader(self.platform, cordon)
-        return RunningAdapters(config, clock, epoch=epoch, warn=warn, load=load)
+        return RunningAdapters(config, clock, warn=warn, load=load)
 
     def _make_node(self, *given: Any) -> Node:
         node = SimulatedNode(*given)

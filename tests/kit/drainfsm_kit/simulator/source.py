@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from drainfsm.adapter import Adapter, AdapterContext, NoticeSink
+from drainfsm.adapter import Adapter, AdapterContext, Departure, NoticeSink
 from drainfsm.core.notice import Notice
 from drainfsm_kit.simulator.tally import Tally
 from drainfsm_kit.simulator.windows import Windows
@@ -38,7 +38,7 @@ class Platform:
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
         return "not asked for"
 
-    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
+    async def left(self, departure: Departure) -> str:
         return ""
 
 
@@ -63,7 +63,7 @@ class Cordon:
             await asyncio.sleep(3_600)
         return "cordoned"
 
-    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
+    async def left(self, departure: Departure) -> str:
         return ""
 
 

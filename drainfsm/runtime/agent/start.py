@@ -1,0 +1,74 @@
+"""Before an attempt is claimed: everything that can be known to be wrong on this machine is looked
+for, since a claim fences a healthy attempt elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.errors import (
+    ConfigError,
+    DrainfsmError,
+    OtherJobsStoreError,
+    StartRefusedError,
+    StoreUnreachableError,
+)
+from drainfsm.runtime import paths
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator.node_server import TurningAway
+from drainfsm.runtime.threads import in_thread
+from drainfsm.runtime.wire import handshake
+from drainfsm.runtime.wire import node_messages as n
+from drainfsm.store import open_store
+
+FAILED, MISUSED = 1, 2
+"""Exit codes of an agent that could not run the command at all."""
+
+
+def exit_code_of(error: DrainfsmError) -> int:
+    """Of an agent that the error keeps from running the command."""
+    match error:
+        case StartRefusedError(exit_code=exit_code):
+            return exit_code
+        case ConfigError() | OtherJobsStoreError():
+            return MISUSED
+        case StoreUnreachableError():
+            return EX_TEMPFAIL
+        case _:
+            return FAILED
+
+
+def check_machine(config: RunConfig) -> None:
+    """Raises: ConfigError: the command, the directory of the sockets or a TLS file will not do."""
+    command = config.command[0]
+    if shutil.which(command) is None:
+        raise ConfigError(f"command: there is no {command!r} here that can be executed")
+    paths.socket_dir()
+    if config.nnodes > 1:
+        handshake.server_tls(config)
+        handshake.client_tls(config)
+
+
+async def with_token(config: RunConfig) -> RunConfig:
+    """Raises: StoreUnreachableError: the token is kept there."""
+    if config.nnodes == 1 or config.token:
+        return config
+    token = await in_thread("token", lambda: handshake.stored_token(open_store(config.store)))
+    return replace(config, token=token)
+
+
+async def turn_away(
+    bound: socket.socket, config: RunConfig, error: DrainfsmError, *, warn: Callable[[str], None]
+) -> None:
+    """Tell the other nodes that this attempt does not start, and why."""
+    refusal = n.Refusal(
+        error=StartRefusedError.__name__, reason=str(error), exit_code=exit_code_of(error)
+    )
+    warn(f"{error}; the other nodes are told that the job does not start")
+    with contextlib.suppress(ConfigError, OSError):  # what is wrong may be the TLS files
+        await TurningAway(refusal, config, warn=lambda text: None).tell(bound)
