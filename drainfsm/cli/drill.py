@@ -19,6 +19,7 @@ from drainfsm.cli.stores import store_of
 from drainfsm.core.events import CheckpointDrilled
 from drainfsm.core.manifest import Commit, Manifest
 from drainfsm.core.orders import target_of
+from drainfsm.core.text import printable
 from drainfsm.errors import (
     ConfigError,
     GenerationPrunedError,
@@ -208,5 +209,5 @@ def _tell(event: CheckpointDrilled, commit: Commit, name: str, *, as_json: bool)
         f"{commit.total_bytes:,} bytes, "
         + (f"{event.verification} in {seconds}" if verified else f"after {seconds}")
     )
-    print(f"  {event.detail}")
+    print(f"  {printable(event.detail, chars_max=4_000)}")
     print(f"  recorded as {name}")

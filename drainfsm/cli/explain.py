@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drainfsm.cli.logs import WHERE, add_log_options, read_history, replays, report_damage
+from drainfsm.cli.logs import (
+    LINE_CHARS_MAX,
+    WHERE,
+    add_log_options,
+    read_history,
+    replays,
+    report_damage,
+)
 from drainfsm.cli.options import Parser
 from drainfsm.core.explain import explain
+from drainfsm.core.text import printable
 
 USAGE = """explain (--job NAME | --file PATH) [--epoch N] [--nats URL]"""
 
@@ -25,9 +33,9 @@ def main(argv: Sequence[str]) -> int:
         final = replay.final
         print(f"job {final.job_id}, attempt {final.epoch}" + _odd(final.lost))
         for line in explain(replay.counted):
-            print(f"  {line}")
+            print(f"  {printable(line, chars_max=LINE_CHARS_MAX)}")
     return report_damage(history)
 
 
 def _odd(lost: str) -> str:
-    return f" (lost: {lost})" if lost else ""
+    return f" (lost: {printable(lost)})" if lost else ""

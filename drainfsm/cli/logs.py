@@ -9,9 +9,13 @@ from pathlib import Path
 
 from drainfsm.cli.options import Parser, add_options
 from drainfsm.cli.settings import load_settings
+from drainfsm.core.text import printable
 from drainfsm.errors import BrokerError, ConfigError
 from drainfsm.views.history import History, read_file, read_journals, read_stream
 from drainfsm.views.replay import AttemptReplay, replay_job
+
+LINE_CHARS_MAX = 4_000
+"""Of a line for people; ``--json`` and ``export`` have all of it."""
 
 WHERE = """\
 The log is read from --file (an exported file or a journal), else from the stream of --nats, else
@@ -78,7 +82,7 @@ def report_damage(history: History) -> int:
     if not history.damage:
         return 0
     sys.stdout.flush()
-    print(f"drainfsm: {history.damage}", file=sys.stderr)
+    print(f"drainfsm: {printable(history.damage, chars_max=LINE_CHARS_MAX)}", file=sys.stderr)
     return 1
 
 

@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # a log may hold what the terminal cannot show
     try:
         code = _dispatch(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is closed
+            sys.stdout.flush()
     except (ConfigError, NoticeRejectedError, OtherJobsStoreError) as error:
         return _fail(str(error), EXIT_USAGE)
     except DrainfsmError as error:
@@ -84,8 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(told: str, code: int) -> int:
+    from drainfsm.core.text import printable
+
     with contextlib.suppress(OSError):  # whoever read stderr is gone
-        print(f"drainfsm: {told}", file=sys.stderr, flush=True)
+        lines = (printable(line, chars_max=4_000) for line in told.splitlines())
+        print("drainfsm:", "\n  ".join(lines), file=sys.stderr, flush=True)
     return code
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from drainfsm.cli.options import Parser, add_options
 from drainfsm.errors import ConfigError
 
-USAGE = """notify --job NAME (--in SECONDS | --deadline RFC3339) [--soft] [--cause TEXT]
+USAGE = """notify --job NAME (--in SECONDS | --deadline RFC3339 | --now) [--soft] [--cause TEXT]
        drainfsm notify --job NAME --withdraw --id ID [--cause TEXT]"""
 
 EPILOG = """\
@@ -21,8 +21,8 @@ takes the notice back for as long as no stop step is agreed."""
 
 SOURCE = "notify"
 
-IN_S_MAX = 100 * 366 * 24 * 3_600
-"""Beyond it arithmetic ends; the core takes much less."""
+AHEAD_S_MAX = 90 * 24 * 3_600
+"""A deadline further ahead is a typing error, or a matter for later."""
 
 
 def parser() -> Parser:
@@ -32,6 +32,7 @@ def parser() -> Parser:
     when = made.add_mutually_exclusive_group(required=True)
     when.add_argument("--in", dest="in_s", metavar="SECONDS", type=float, help="from now")
     when.add_argument("--deadline", metavar="RFC3339", help="e.g. 2027-01-15T08:00:00Z")
+    when.add_argument("--now", action="store_true", help="the time is up: the job ends at once")
     when.add_argument("--withdraw", action="store_true", help="take a SOFT notice back")
     made.add_argument("--soft", action="store_true", help="it may be moved or taken back")
     made.add_argument("--cause", metavar="TEXT", default="", help="why (default: unknown)")
@@ -88,15 +89,12 @@ def _withdraw(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
 
 
 def deadline_of(arguments: argparse.Namespace, *, now_unix_ms: int) -> int:
-    """Whether it can be acted on is for the core to say.
-
-    Raises:
-        ConfigError: neither a number of seconds nor an instant.
-    """
+    """Raises: ConfigError: no instant ahead, within reason."""
+    if arguments.now:
+        return now_unix_ms
     seconds: float | None = arguments.in_s
     if seconds is not None:
-        if not abs(seconds) <= IN_S_MAX:
-            raise ConfigError(f"--in {seconds:g}: is not a number of seconds to act on")
+        _check_ahead(seconds, given=f"--in {seconds:g}", soft=arguments.soft)
         return now_unix_ms + round(seconds * 1_000)
     from datetime import datetime
 
@@ -106,4 +104,23 @@ def deadline_of(arguments: argparse.Namespace, *, now_unix_ms: int) -> int:
         raise ConfigError(f"--deadline {arguments.deadline}: {error}") from error
     if instant.tzinfo is None:
         raise ConfigError(f"--deadline {arguments.deadline}: say which time zone; Z is UTC")
-    return round(instant.timestamp() * 1_000)
+    deadline_unix_ms = round(instant.timestamp() * 1_000)
+    ahead_s = (deadline_unix_ms - now_unix_ms) / 1_000
+    _check_ahead(ahead_s, given=f"--deadline {arguments.deadline}", soft=arguments.soft)
+    return deadline_unix_ms
+
+
+def _check_ahead(ahead_s: float, *, given: str, soft: bool) -> None:
+    """A person types what a platform would never say.
+
+    Raises: ConfigError.
+    """
+    if not ahead_s > 0:  # also what is no number
+        ago = f"is {-ahead_s:.0f} s in the past" if ahead_s < 0 else "is no time to act in"
+        raise ConfigError(
+            f"{given}: {ago}; a job that must go at once, unsaved, is given --now. Nothing was done"
+        )
+    if ahead_s > AHEAD_S_MAX:
+        days = f"{ahead_s / 86_400:.6g} days ahead, more than {AHEAD_S_MAX // 86_400}"
+        hard = "" if soft else ", and without --soft the job would be stopped at once"
+        raise ConfigError(f"{given}: is {days}{hard}; give it when it is nearer. Nothing was done")

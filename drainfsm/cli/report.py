@@ -10,10 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from drainfsm.cli.logs import WHERE, add_log_options, read_history, replays, report_damage
+from drainfsm.cli.logs import (
+    LINE_CHARS_MAX,
+    WHERE,
+    add_log_options,
+    read_history,
+    replays,
+    report_damage,
+)
 from drainfsm.cli.options import Parser
 from drainfsm.cli.settings import load_settings
 from drainfsm.cli.stores import store_of
+from drainfsm.core.text import printable
 from drainfsm.store.drills import read_drills
 from drainfsm.views.report import Report, report, with_drills
 from drainfsm.views.report_text import report_text
@@ -49,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.buffer.write(msgspec.json.encode(made) + b"\n")
     else:
         for line in report_text(made):
-            print(line)
+            print(printable(line, chars_max=LINE_CHARS_MAX))
     return report_damage(history)
 
 

@@ -9,6 +9,7 @@ from drainfsm.core import events as e
 from drainfsm.core.budget import Budget
 from drainfsm.core.records import Record
 from drainfsm.core.rules import broken_rules, drains_of, events_of, recompute
+from drainfsm.core.text import printable
 
 WIDTH = 12
 
@@ -40,18 +41,20 @@ def _explain_other(event: e.Event) -> Iterator[str]:
         case e.RestoreRefused():
             yield (
                 f"Generation {event.generation_id} (step {event.step}) was not restored: rank "
-                f"{event.rank} on node {event.node} ended with {event.error}: {event.reason}"
+                f"{event.rank} on node {event.node} ended with {printable(event.error)}: "
+                f"{printable(event.reason)}"
             )
         case e.CheckpointRestored(refused=refused, not_restored=not_restored):
             if not refused and not not_restored:
                 return
             yield f"Restored {event.generation_id} (step {event.step})."
             for one in refused:
-                yield f"  in place of {one.generation_id}, which was refused: {one.reason}"
+                why = printable(one.reason)
+                yield f"  in place of {one.generation_id}, which was refused: {why}"
             if not_restored:
                 yield (
                     f"  saved by {event.saved_world_size} rank(s); these parts started anew: "
-                    f"{', '.join(not_restored)}"
+                    f"{printable(', '.join(not_restored))}"
                 )
         case e.CheckpointFailed(memory=e.MemoryShortage() as memory):
             yield f"The periodic save of step {event.step} came to nothing:"
@@ -63,7 +66,7 @@ def _explain_other(event: e.Event) -> Iterator[str]:
 def _memory(memory: e.MemoryShortage | None) -> Iterator[str]:
     if memory is not None:
         yield (
-            f"  host memory on {memory.host}: {memory.needed_bytes} bytes needed, "
+            f"  host memory on {printable(memory.host)}: {memory.needed_bytes} bytes needed, "
             f"{memory.free_bytes} bytes free"
         )
 
@@ -85,19 +88,23 @@ def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
         case e.NoticeReceived(notice=notice):
             window_ms = event.deadline_unix_ms - event.budget.now_unix_ms
             yield (
-                f"Notice {notice.identity} ({notice.notice_class.value}, cause {notice.cause}): "
+                f"Notice {printable(notice.identity)} ({notice.notice_class.value}, cause "
+                f"{printable(notice.cause)}): "
                 f"{window_ms} ms to its deadline, drain's deadline in "
                 f"{event.effective_deadline_unix_ms - event.budget.now_unix_ms} ms."
             )
         case e.NoticeWithdrawn():
-            yield f"Notice {event.source}/{event.native_id} was withdrawn: {event.reason}"
+            identity = printable(f"{event.source}/{event.native_id}")
+            yield f"Notice {identity} was withdrawn: {printable(event.reason)}"
         case e.DeadlineShortened():
+            identity = printable(f"{event.source}/{event.native_id}")
             earlier_ms = event.from_unix_ms - event.to_unix_ms
-            yield f"{event.source}/{event.native_id} moved the deadline {earlier_ms} ms earlier."
+            yield f"{identity} moved the deadline {earlier_ms} ms earlier."
         case e.DrainDue():
             yield f"The drain was due: {event.reason}."
         case e.NodeCordoned():
-            yield f"Cordon: {event.outcome} after {event.duration_ms} ms. {event.detail}".rstrip()
+            detail = printable(event.detail)
+            yield f"Cordon: {event.outcome} after {event.duration_ms} ms. {detail}".rstrip()
         case e.StopStepAgreed():
             yield (
                 f"All {event.world_size} ranks were asked to stop after step {event.stop_step} "
@@ -109,18 +116,18 @@ def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
             yield f"Not all ranks stopped within {event.waited_ms} ms:"
             for missing in event.missing:
                 yield (
-                    f"  rank {missing.rank} on node {missing.node}: {missing.phase}, "
+                    f"  rank {missing.rank} on node {missing.node}: {printable(missing.phase)}, "
                     f"last completed step {missing.last_step}"
                 )
         case e.SaveDecided():
             yield f"Save of step {event.step} as {event.generation_id}, since it fitted:"
             yield from _arithmetic(event.budget)
         case e.SaveSkipped():
-            yield f"The save was skipped: {event.reason}"
+            yield f"The save was skipped: {printable(event.reason)}"
             yield from _arithmetic(event.budget)
             yield _restores(event.restore_generation_id, event.restore_step)
         case e.SaveAbandoned():
-            yield f"The save {event.generation_id} was given up: {event.reason}"
+            yield f"The save {event.generation_id} was given up: {printable(event.reason)}"
             yield from _memory(event.memory)
             yield from _arithmetic(event.budget)
             yield _restores(event.restore_generation_id, event.restore_step)
@@ -191,9 +198,9 @@ def _outcome(drain: Sequence[e.Event]) -> str:
             case e.Exited():
                 break
             case e.DrainCancelled():
-                return f"cancelled: {event.reason}"
+                return f"cancelled: {printable(event.reason)}"
             case e.AttemptLost():
-                return f"lost: {event.reason}"
+                return f"lost: {printable(event.reason)}"
             case _:
                 pass
     else:

@@ -15,6 +15,7 @@ from drainfsm.log.frames import MAGIC as JOURNAL_MAGIC
 from drainfsm.log.journal import journals, read_journal
 from drainfsm.views.replay import AttemptLog
 
+UNREADABLE_TOLD_MAX = 3
 CONNECT_S = 5.0
 """A postmortem is not in a hurry, but its reader is a person."""
 
@@ -24,7 +25,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     logs: tuple[AttemptLog, ...]
     damage: str = ""
-    """Not empty: what follows could not be read, and why."""
+    """Not empty: what could not be read, and why."""
 
     @property
     def records(self) -> list[Record]:
@@ -32,7 +33,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_file(path: Path) -> History:
-    """An exported file or a journal, up to what cannot be read as a record.
+    """An exported file without what is no record, or a journal up to its damage.
 
     Raises:
         ConfigError: there is no such file.
@@ -49,15 +50,33 @@ def read_file(path: Path) -> History:
 
 def _read_lines(path: Path, data: bytes) -> History:
     records: list[Record] = []
-    damage = ""
+    unreadable = _Unreadable()
     for number, line in enumerate(_lines(data), start=1):
         try:
             records.append(decode(line))
         except RecordUnreadableError as error:
             if line.strip():
-                damage = f"{path}, line {number}: {error}"
-                break
-    return History(logs=by_attempt(records), damage=damage)
+                unreadable.add(f"{path}, line {number}: {error}")
+    return History(logs=by_attempt(records), damage=unreadable.told)
+
+
+class _Unreadable:
+    """What in a log is no record of it: somebody else may write there, and forge. The rest is read;
+    readers of it skip what has lost its place."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._count = 0
+
+    def add(self, text: str) -> None:
+        self._count += 1
+        if len(self._told) < UNREADABLE_TOLD_MAX:
+            self._told.append(text)
+
+    @property
+    def told(self) -> str:
+        more = self._count - len(self._told)
+        return "; ".join((*self._told, *([f"and {more} more"] if more else ())))
 
 
 def _lines(data: bytes) -> Iterable[bytes]:
@@ -92,16 +111,23 @@ async def _read_stream(url: str, job_id: str) -> History:
 
     every_attempt = subject_of(job_id=job_id, epoch=0).removesuffix("0") + "*"
     records: list[Record] = []
-    damage = ""
+    unreadable = _Unreadable()
     connection = await connect(url, timeout_s=CONNECT_S)
     try:
-        async for stored in connection.stored(every_attempt):
-            records.append(stored.record)
-    except RecordUnreadableError as error:
-        damage = str(error)
+        async for message in connection.messages(every_attempt):
+            where = f"message {message.sequence} of the stream"
+            try:
+                record = decode(message.data)
+            except RecordUnreadableError as error:
+                unreadable.add(f"{where}: {error}")
+                continue
+            if record.job_id == job_id:
+                records.append(record)
+            else:
+                unreadable.add(f"{where}: it says that it is of job {record.job_id!r}")
     finally:
         await connection.close()
-    return History(logs=by_attempt(records), damage=damage)
+    return History(logs=by_attempt(records), damage=unreadable.told)
 
 
 def _read_journal(path: Path) -> tuple[list[Record], str]:

@@ -13,10 +13,14 @@ from drainfsm.core.budget import Allowances, Budget, Sample
 from drainfsm.core.events import Event, UnknownFact
 from drainfsm.core.notice import Notice
 from drainfsm.core.requeue import RequeueRecord
+from drainfsm.core.text import printable
 from drainfsm.views.replay import APPLIED, AttemptReplay, Final, Line
 
 WIDTH = 100
 STATE_COLUMN = 27
+CHARS_MAX = 4_000
+"""Of what is said of one event; ``--json`` has all of it."""
+
 HEADING = f"{'time (UTC)':13}{'to deadline':>12}  {'state':11}event"
 
 
@@ -32,7 +36,8 @@ def table(replay: AttemptReplay) -> Iterator[str]:
             day = date
             yield day
         yield from _entry(line)
-    yield from textwrap.wrap(_ending(final), WIDTH, subsequent_indent="  ")
+    ending = printable(_ending(final), chars_max=CHARS_MAX)
+    yield from textwrap.wrap(ending, WIDTH, subsequent_indent="  ")
 
 
 def day_and_time(unix_ms: int) -> tuple[str, str]:
@@ -53,11 +58,16 @@ def in_seconds(value_ms: int) -> str:
 def _entry(line: Line) -> Iterator[str]:
     left = "" if line.remaining_ms is None else in_seconds(line.remaining_ms)
     kind = line.kind if line.outcome == APPLIED else f"[{line.outcome}] {line.kind}"
-    yield f"{day_and_time(line.at_unix_ms)[1]:13}{left:>12}  {line.phase.value:11}{kind}"
+    at = day_and_time(line.at_unix_ms)[1]
+    yield f"{at:13}{left:>12}  {line.phase.value:11}{printable(kind)}"
     for text in filter(None, (line.note, describe(line.event))):
         indent = " " * STATE_COLUMN
         yield from textwrap.wrap(
-            text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+            printable(text, chars_max=CHARS_MAX),
+            WIDTH,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_on_hyphens=False,
         )
 
 
@@ -83,7 +93,7 @@ def _ending(final: Final) -> str:
 def describe(event: Event | UnknownFact) -> str:
     """The event's fields, shortest sensible form; ``--json`` has all of them."""
     if isinstance(event, UnknownFact):
-        return bytes(event.body).decode("utf-8", "replace")
+        return printable(bytes(event.body).decode("utf-8", "replace"), chars_max=CHARS_MAX)
     return ", ".join(_named(event))
 
 
@@ -114,7 +124,8 @@ def _shown(value: Any) -> str:
             verdict = "fits" if value.fits else "does not fit"
             return f"needs {value.needed_ms} of {value.remaining_ms} ms: {verdict}"
         case Notice():
-            return f"{value.identity} {value.notice_class.value} cause {value.cause}"
+            identity, cause = printable(value.identity), printable(value.cause)
+            return f"{identity} {value.notice_class.value} cause {cause}"
         case RequeueRecord(generation_id=None):
             return f"a fresh start, cause {value.cause}"
         case RequeueRecord():
@@ -126,4 +137,4 @@ def _shown(value: Any) -> str:
         case tuple():
             return " ".join(map(_shown, value))
         case _:
-            return str(value)
+            return printable(str(value))

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import nats
 import pytest
 from msgspec.structs import replace
 
 from drainfsm.cli.main import main
-from drainfsm.core.codec import encode_lines
+from drainfsm.core.codec import encode, encode_lines
 from drainfsm.core.records import Record
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.jetstream import connect
@@ -95,3 +96,28 @@ def test_a_server_that_is_not_there_is_said_with_what_to_do(capsys: Output) -> N
     message = capsys.readouterr().err
     assert message.startswith("drainfsm: ")
     assert "leave --nats away" in message
+
+
+@pytest.mark.parametrize("command", ["replay", "explain", "report", "export"])
+def test_garbage_and_forged_messages_are_said_and_the_rest_is_read(
+    records: list[Record], server: EmbeddedServer, command: str, capsys: Output
+) -> None:
+    """Whoever may publish can write what is no record of this job: it ends no reader."""
+    job = f"spoilt-{command}"
+    mine = [replace(record, job_id=job) for record in records]
+    stranger = replace(records[0], id="stranger")
+    garbage = (b"\xff{", b"[" * 10_000, encode(stranger))
+    asyncio.run(_spoil(server.url, job, mine, garbage))
+    assert main([command, "--job", job, *(("-o", "-") if command == "export" else ())]) == 1
+    told = capsys.readouterr()
+    assert job in told.out
+    assert told.err.count("of the stream: ") == len(garbage)
+    assert "it says that it is of job 'job'" in told.err
+
+
+async def _spoil(url: str, job: str, history: list[Record], garbage: tuple[bytes, ...]) -> None:
+    client = await nats.connect(url)
+    for data in garbage:
+        await client.jetstream().publish(f"drainfsm.v1.{job}.9", data)
+    await client.close()
+    await _store(url, history)

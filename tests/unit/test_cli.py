@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.cli import notify
 from drainfsm.cli.main import COMMANDS, main
@@ -79,11 +80,14 @@ def test_every_command_has_help(name: str, capsys: Output) -> None:
         (["replay", "--file", "nowhere.jsonl"], "--file nowhere.jsonl: No such file"),
         (["replay", "--fiel", "x"], "--fiel is not known; did you mean --file?"),
         (["replay", "--file", "x", "--epoch", "one"], "argument --epoch: invalid int value"),
-        (["notify", "--job", "j"], "one of the arguments --in --deadline --withdraw is required"),
+        (
+            ["notify", "--job", "j"],
+            "one of the arguments --in --deadline --now --withdraw is required",
+        ),
         (["notify", "--in", "5"], "--job is missing"),
         (["notify", "--job", "j", "--in", "soon"], "argument --in: invalid float value: 'soon'"),
-        (["notify", "--job", "j", "--in", "nan"], "--in nan: is not a number of seconds"),
-        (["notify", "--job", "j", "--in", "1e300"], "--in 1e+300: is not a number of seconds"),
+        (["notify", "--job", "j", "--in", "nan"], "--in nan: is no time to act in"),
+        (["notify", "--job", "j", "--in", "1e300"], "--in 1e+300: is 1.15741e+295 days ahead"),
         (["notify", "--job", "j", "--deadline", "noon"], "--deadline noon: Invalid isoformat"),
         (["notify", "--job", "j", "--deadline", "2027-01-01T00:00:00"], "say which time zone"),
         (["notify", "--job", "j", "--withdraw"], "--withdraw needs --id"),
@@ -220,7 +224,7 @@ def test_a_notice_for_a_job_that_does_not_run_here_says_what_to_do(capsys: Outpu
     [
         (["--in", "30"], 1_030_000),
         (["--in", "0.5"], 1_000_500),
-        (["--in", "-2"], 998_000),
+        (["--now"], 1_000_000),
         (["--deadline", "1970-01-01T00:17:00Z"], 1_020_000),
         (["--deadline", "1970-01-01T02:17:00.250+02:00"], 1_020_250),
     ],
@@ -228,3 +232,64 @@ def test_a_notice_for_a_job_that_does_not_run_here_says_what_to_do(capsys: Outpu
 def test_the_deadline_of_a_notice(argv: list[str], unix_ms: int) -> None:
     arguments = notify.parser().parse(argv)
     assert notify.deadline_of(arguments, now_unix_ms=1_000_000) == unix_ms
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--in", "-5"], "--in -5: is 5 s in the past"),
+        (["--in", "0"], "--in 0: is no time to act in"),
+        (["--in", "nan"], "--in nan: is no time to act in"),
+        (
+            ["--in", "31536000"],
+            "--in 3.1536e+07: is 365 days ahead, more than 90, and without --soft",
+        ),
+        (["--in", "31536000", "--soft"], "is 365 days ahead, more than 90; give it"),
+        (["--in", "inf"], "inf days ahead"),
+        (["--deadline", "2020-01-01T00:00:00Z"], "s in the past"),
+        (["--deadline", "2020-01-01T00:00:00"], "say which time zone"),
+        (["--now", "--in", "5"], "not allowed with argument"),
+    ],
+)
+def test_what_a_person_cannot_mean_is_an_error_before_anything_is_done(
+    argv: list[str], message: str, capsys: Output
+) -> None:
+    assert main(["notify", "--job", "nobody", *argv]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["replay", "explain", "report"])
+def test_no_cause_moves_the_cursor_or_forges_a_line(
+    command: str, tmp_path: Path, capsys: Output
+) -> None:
+    bad = "x\x1b[2J\nDrain llm/1/9\u202e" + "y" * 100_000
+    scenario = Scenario()
+    given = scenario.notice(native_id=bad)
+    scenario.given(replace(given, notice=replace(given.notice, cause=bad, detail=bad)))
+    path = tmp_path / "job.jsonl"
+    path.write_bytes(encode_lines(scenario.history))
+    assert main([command, "--file", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "\u202e" not in printed
+    assert "\nDrain llm/1/9" not in printed
+    assert len(printed) < 20_000
+
+
+def test_what_is_no_record_is_said_and_the_rest_is_read(exported: Path, capsys: Output) -> None:
+    assert main(["replay", "--file", str(exported)]) == 0
+    whole = capsys.readouterr().out
+    first, *rest = exported.read_bytes().splitlines(keepends=True)
+    exported.write_bytes(first + b"\xff garbage\n" + b"".join(rest))
+    assert main(["replay", "--file", str(exported)]) == 1
+    told = capsys.readouterr()
+    assert told.out == whole
+    assert "line 2" in told.err
+
+
+def test_help_of_a_command_and_the_version(capsys: Output) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", "notify"])
+    assert "usage: drainfsm notify" in capsys.readouterr().out
+    assert main(["-V"]) == 0
+    assert capsys.readouterr().out.startswith("drainfsm 0")
