@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
 
 from drainfsm.cli.logs import (
     LINE_CHARS_MAX,
@@ -15,26 +20,72 @@ from drainfsm.cli.logs import (
 from drainfsm.cli.options import Parser
 from drainfsm.core.explain import explain
 from drainfsm.core.text import printable
+from drainfsm.errors import ConfigError
+from drainfsm.views.history import History
 
-USAGE = """explain (--job NAME | --file PATH) [--epoch N] [--nats URL]"""
+USAGE = """explain (--job NAME | --file PATH) [--epoch N] [--nats URL]
+                        [--json | --markdown | --html FILE] [--what-if NAME=N,…]"""
+
+EPILOG = (
+    WHERE
+    + """
+
+--what-if grace=60,exit_margin_ms=2000,store_bytes_per_s=2e9,quantile=0.95: the same drain under
+other settings; any allowance of `drainfsm run` can be given. Says what each decision would have
+been, and the smallest window in which the drain would have saved."""
+)
 
 
 def parser() -> Parser:
     about = "Say why every drain ended as it did. Each decision is recomputed from its own numbers."
-    made = Parser("explain", about, usage=USAGE, epilog=WHERE)
+    made = Parser("explain", about, usage=USAGE, epilog=EPILOG)
     add_log_options(made)
+    shape = made.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="one JSON object a drain")
+    shape.add_argument("--markdown", action="store_true", help="for an incident ticket")
+    shape.add_argument("--html", metavar="FILE", type=Path, help="one page, works from disk")
+    made.add_argument("--what-if", metavar="NAME=N,…", help="under other settings")
     return made
 
 
 def main(argv: Sequence[str]) -> int:
     arguments = parser().parse(argv)
     history = read_history(arguments)
-    for replay in replays(arguments, history):
+    found = replays(arguments, history)  # raises where there is no such attempt
+    if arguments.json or arguments.markdown or arguments.html or arguments.what_if:
+        _render(arguments, history)
+        return report_damage(history)
+    for replay in found:
         final = replay.final
         print(f"job {final.job_id}, attempt {final.epoch}" + _odd(final.lost))
         for line in explain(replay.counted):
             print(f"  {printable(line, chars_max=LINE_CHARS_MAX)}")
     return report_damage(history)
+
+
+def _render(arguments: argparse.Namespace, history: History) -> None:
+    from drainfsm.views.postmortem import postmortems
+    from drainfsm.views.postmortem_text import markdown, page, what_if_text
+    from drainfsm.views.what_if import parse_settings
+
+    settings = None if arguments.what_if is None else parse_settings(arguments.what_if)
+    found = postmortems(history.logs, epoch=arguments.epoch, what_if=settings)
+    if arguments.json:
+        for one in found:
+            sys.stdout.buffer.write(msgspec.json.encode(one) + b"\n")
+    elif arguments.html:
+        try:
+            arguments.html.write_text(page(found), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--html {arguments.html}: {error.strerror}") from error
+    elif arguments.markdown:
+        for one in found:
+            print("\n".join(markdown(one)))
+    else:
+        for one in found:
+            print(f"Drain {printable(one.drain_id)}: {one.outcome}")
+            for line in what_if_text(one):
+                print(f"  {line}")
 
 
 def _odd(lost: str) -> str:

@@ -1,0 +1,250 @@
+"""A postmortem for people: what-if as text, Markdown for a ticket, one HTML file for a browser.
+
+What a log holds is not trusted: everything that comes from it is escaped.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from drainfsm.core.budget import Budget, Evidence
+from drainfsm.core.text import printable
+from drainfsm.views.postmortem import Postmortem
+from drainfsm.views.table import day_and_time, in_seconds
+from drainfsm.views.what_if import Decision
+
+TEXT_MAX = 2_000
+"""Characters of one value that are shown."""
+
+
+def what_if_text(found: Postmortem) -> Iterator[str]:
+    """What each decision would have been, and the smallest window for a save."""
+    for one in found.decisions:
+        if one.other is None:
+            continue
+        yield f"At {in_seconds(one.at_ms)}, {one.kind}: {_would(one)}"
+        yield f"  {_sum(one.other)}"
+    if (window_ms := found.smallest_window_ms) is not None:
+        yield f"The smallest window in which the rule would have held: {in_seconds(window_ms)}."
+    elif found.decisions:
+        yield "It was not the rule that spoke against the save: no window says what had saved it."
+    else:
+        yield "No decision on a save is on record: other settings change nothing here."
+
+
+def markdown(found: Postmortem) -> Iterator[str]:
+    """For an incident ticket."""
+    yield f"## Drain {_md(found.drain_id)}: {_md(found.outcome)}"
+    yield ""
+    yield from _md_table(("", ""), _facts(found))
+    yield ""
+    yield "### Notices"
+    yield ""
+    rows = [
+        (in_seconds(n.at_ms), n.identity, n.notice_class, n.cause, in_seconds(n.deadline_ms))
+        for n in found.notices
+    ]
+    yield from _md_table(("at", "notice", "class", "cause", "deadline"), rows)
+    for one in found.decisions:
+        yield ""
+        yield f"### {_md(one.kind)} at {in_seconds(one.at_ms)}"
+        yield ""
+        if one.reason:
+            yield _md(one.reason)
+            yield ""
+        yield from _md_table(("term", "ms", "from"), _terms(one.recorded))
+        yield ""
+        yield f"{_sum(one.recorded)}"
+        if one.wrong:
+            yield ""
+            yield f"**Recomputed, this does not add up: {_md(one.wrong)}**"
+        if one.other is not None:
+            yield ""
+            yield f"Under other settings: {_would(one)} ({_sum(one.other)})"
+    yield ""
+    yield "### Phases"
+    yield ""
+    phases = [(p.name, in_seconds(p.from_ms), in_seconds(p.to_ms)) for p in found.phases]
+    yield from _md_table(("up to", "from", "to"), phases)
+    for line in (*_late(found), *(f"WARNING: {text}" for text in found.warnings)):
+        yield ""
+        yield f"**{_md(line)}**"
+
+
+def page(found: Sequence[Postmortem]) -> str:
+    """One HTML file that works from disk: no script, nothing fetched."""
+    title = f"Drains of {found[0].job_id}" if found else "No drain"
+    body = "\n".join(_article(one) for one in found) or "<p>No drain in these records.</p>"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'\">\n"
+        f"<title>{_h(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{_h(title)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _facts(found: Postmortem) -> list[tuple[str, str]]:
+    day, clock = day_and_time(found.opened_unix_ms)
+    lost = found.lost
+    rows = [
+        ("job", f"{found.job_id}, attempt {found.epoch}"),
+        ("first notice", f"{day} {clock} UTC"),
+        ("cause", found.cause),
+        ("window", "" if found.window_ms is None else in_seconds(found.window_ms)),
+        ("left before the deadline", _left(found.remaining_ms)),
+        ("steps lost", "not known" if lost.steps is None else str(lost.steps)),
+        ("work lost", in_seconds(lost.work_ms)),
+    ]
+    if lost.accelerator_count:
+        hours = f"{lost.accelerator_hours:g} h on {lost.accelerator_count}"
+        rows.append(("accelerators", hours))
+    if (window_ms := found.smallest_window_ms) is not None:
+        rows.append(("smallest window for a save", in_seconds(window_ms)))
+    if (after := found.replacement) is not None:
+        restored = "nothing" if after.restored_step is None else f"step {after.restored_step}"
+        delay = "?" if after.requeue_delay_ms is None else in_seconds(after.requeue_delay_ms)
+        rows.append(("replacement", f"attempt {after.epoch} after {delay}, restored {restored}"))
+    return rows
+
+
+def _left(remaining_ms: int | None) -> str:
+    if remaining_ms is None:
+        return "it is not over"
+    late = f"{in_seconds(-remaining_ms)} LATE"
+    return late if remaining_ms < 0 else in_seconds(remaining_ms)
+
+
+def _terms(budget: Budget) -> list[tuple[str, str, str]]:
+    def row(name: str, term: Evidence) -> tuple[str, str, str]:
+        count = f"{term.sample_count} of {term.samples_needed} samples"
+        return name, str(term.value_ms), f"{term.basis}, {count}"
+
+    terms = (("quiesce", budget.quiesce), ("durable", budget.durable), ("commit", budget.commit))
+    rows = [("remaining", str(budget.remaining_ms), f"skew {budget.clock_skew_ms} ms off")]
+    rows += [row(name, term) for name, term in terms if term is not None]
+    return [*rows, ("exit margin", str(budget.exit_margin_ms), "allowance")]
+
+
+def _sum(budget: Budget) -> str:
+    sign, word = (">", "fits") if budget.fits else ("<=", "does not fit")
+    return f"remaining {budget.remaining_ms} ms {sign} needed {budget.needed_ms} ms: {word}"
+
+
+def _would(one: Decision) -> str:
+    assert one.other is not None
+    if one.other.fits == one.recorded.fits:
+        return "the same: " + ("the save fits" if one.other.fits else "the save does not fit")
+    return "the save would have fitted" if one.other.fits else "the save would NOT have fitted"
+
+
+def _late(found: Postmortem) -> Iterator[str]:
+    for missing in found.late:
+        yield (
+            f"Late: rank {missing.rank} on node {missing.node}, {missing.phase}, last completed "
+            f"step {missing.last_step}"
+        )
+
+
+# --- Markdown -----------------------------------------------------------------------------------
+
+
+def _md(text: str) -> str:
+    """One line of plain text: nothing of it is markup."""
+    plain = re.sub(r"\s+", " ", printable(text, chars_max=TEXT_MAX))
+    return re.sub(r"([\\`*_{}\[\]<>#|~!])", r"\\\1", plain)
+
+
+def _md_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + "---|" * len(heads)
+    for row in rows:
+        yield "| " + " | ".join(_md(cell) for cell in row) + " |"
+
+
+# --- HTML ---------------------------------------------------------------------------------------
+
+STYLE = """
+:root{color-scheme:light dark;--line:#8886;--good:#2a7;--bad:#c33;--bar:#58b}
+body{font:16px/1.5 system-ui,sans-serif;margin:0}main{max-width:60rem;margin:auto;padding:1rem}
+table{border-collapse:collapse;margin:.5rem 0;width:100%}th,td{text-align:left;vertical-align:top;
+border-bottom:1px solid var(--line);padding:.2rem .6rem .2rem 0;overflow-wrap:anywhere}
+article{border-top:3px solid var(--line);margin-top:2rem}.bad{color:var(--bad);font-weight:600}
+.good{color:var(--good);font-weight:600}pre{overflow-x:auto}svg{width:100%;height:auto}
+svg text{font:12px system-ui,sans-serif;fill:currentColor}
+"""
+
+
+def _article(found: Postmortem) -> str:
+    decisions = "".join(_decision(one) for one in found.decisions)
+    notes = "".join(
+        f'<p class="bad">{_h(text)}</p>'
+        for text in (*_late(found), *(f"WARNING: {one}" for one in found.warnings))
+    )
+    notices = [
+        (in_seconds(n.at_ms), n.identity, n.notice_class, n.cause, in_seconds(n.deadline_ms))
+        for n in found.notices
+    ]
+    phases = [(p.name, in_seconds(p.from_ms), in_seconds(p.to_ms)) for p in found.phases]
+    text = "\n".join(_h(line) for line in found.sentences)
+    return (
+        f"<article><h2>Drain {_h(found.drain_id)}: {_h(found.outcome)}</h2>"
+        f"{notes}{_html_table((), _facts(found))}<h3>Against the deadline</h3>{_gantt(found)}"
+        f"{_html_table(('up to', 'from', 'to'), phases)}<h3>Notices</h3>"
+        f"{_html_table(('at', 'notice', 'class', 'cause', 'deadline'), notices)}"
+        f"{decisions}<h3>In sentences</h3><pre>{text}</pre></article>"
+    )
+
+
+def _decision(one: Decision) -> str:
+    word = "good" if one.recorded.fits else "bad"
+    wrong = other = ""
+    if one.wrong:
+        wrong = f'<p class="bad">Recomputed, this does not add up: {_h(one.wrong)}</p>'
+    if one.other is not None:
+        other = f"<p>Under other settings: {_h(_would(one))} ({_h(_sum(one.other))})</p>"
+    return (
+        f"<h3>{_h(one.kind)} at {_h(in_seconds(one.at_ms))}</h3><p>{_h(one.reason)}</p>"
+        f"{_html_table(('term', 'ms', 'from'), _terms(one.recorded))}"
+        f'<p class="{word}">{_h(_sum(one.recorded))}</p>{wrong}{other}'
+    )
+
+
+def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{_h(one)}</th>" for one in heads)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_h(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f"<table>{'<tr>' + head + '</tr>' if head else ''}{body}</table>"
+
+
+def _gantt(found: Postmortem) -> str:
+    """Phases as bars, and the deadline as it moved: to the left, never to the right."""
+    ends = [phase.to_ms for phase in found.phases] + [move.deadline_ms for move in found.deadlines]
+    scale = 700 / max(1, *ends) if ends else 1.0
+    rows = []
+    for number, phase in enumerate(found.phases):
+        y, x = 10 + 22 * number, 90 + phase.from_ms * scale
+        width = max(1.0, (phase.to_ms - phase.from_ms) * scale)
+        rows.append(
+            f'<text x="0" y="{y + 13}">{_h(phase.name)}</text><rect x="{x:.1f}" y="{y}" '
+            f'width="{width:.1f}" height="16" fill="var(--bar)"/>'
+        )
+    height = 30 + 22 * len(found.phases)
+    for move in found.deadlines:
+        x = 90 + max(0, move.deadline_ms) * scale
+        rows.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="var(--bad)" '
+            f'stroke-width="2"/>'
+        )
+    label = f"phases of drain {found.drain_id} against its deadline"
+    return (
+        f'<svg role="img" aria-label="{_h(label)}" viewBox="0 0 800 {height}">{"".join(rows)}</svg>'
+    )
+
+
+def _h(text: str) -> str:
+    return html.escape(printable(text, chars_max=TEXT_MAX))
