@@ -14,7 +14,7 @@ import time
 import torch
 
 from bench.stop import WARM_UP_STEPS, Flag, welcome
-from drainfsm.runtime.rank.session import Session
+from drainfsm.runtime.rank.session import RankSession
 
 WIDTH = 160
 """A step of this matrix takes some hundred microseconds, with the interpreter lock released."""
@@ -22,7 +22,7 @@ WIDTH = 160
 
 def main() -> None:
     torch.set_num_threads(1)
-    session: Session[None] = Session(welcome(), socket.socket(fileno=int(sys.argv[1])))
+    session: RankSession = RankSession(welcome(), socket.socket(fileno=int(sys.argv[1])))
     raw, signalled = Flag(), Flag()
     reader = socket.socket(fileno=int(sys.argv[2]))
     threading.Thread(target=_read, args=(reader, raw), daemon=True).start()

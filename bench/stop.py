@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.harness import Case, Size, Topic, at_least, at_most
 from bench.ranks import Ranks
 from drainfsm.core.orders import CheckpointSettings
-from drainfsm.runtime.rank.session import Session
+from drainfsm.runtime.rank.session import RankSession
 from drainfsm.runtime.wire import rank_messages as m
 
 WARM_UP_STEPS = 10
@@ -21,11 +21,11 @@ WARM_UP_STEPS = 10
 
 
 @contextmanager
-def attached() -> Iterator[Session[None]]:
+def attached() -> Iterator[RankSession]:
     """A session whose agent listens and says nothing."""
     ours, agent = socket.socketpair()
     threading.Thread(target=listen, args=(agent,), daemon=True).start()
-    session: Session[None] = Session(welcome(), ours)
+    session: RankSession = RankSession(welcome(), ours)
     for step in range(WARM_UP_STEPS):
         session.step_done(step)
     yield session

@@ -12,13 +12,27 @@ session.close()
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from drainfsm import errors
+from drainfsm.lazy import lazy_names
+
+__all__ = ["Checkpoint", "OwnCheckpoint", "Session", "__version__", "attach", "errors"]
 
 if TYPE_CHECKING:
     from drainfsm.checkpoint import Checkpoint, OwnCheckpoint
-    from drainfsm.runtime.rank.session import Session
-
-__all__ = ["attach"]
+    from drainfsm.session import Session
+    from drainfsm.version import __version__
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "Checkpoint": "drainfsm.checkpoint",
+            "OwnCheckpoint": "drainfsm.checkpoint",
+            "Session": "drainfsm.session",
+            "__version__": "drainfsm.version",
+        },
+    )
 
 
 def attach(
@@ -26,7 +40,7 @@ def attach(
     rank: int | None = None,
     world_size: int | None = None,
     local_world_size: int | None = None,
-) -> Session[Checkpoint]:
+) -> Session:
     """This rank's session with the agent on its node; call it once, before training.
 
     Under torchrun the arguments come from the environment. Without an agent the session does
@@ -37,26 +51,11 @@ def attach(
         ConfigError: the agent cannot take this rank; the message says why.
     """
     from drainfsm.runtime.rank.attach import attach_session
+    from drainfsm.session import Session
 
-    return attach_session(
-        rank=rank,
-        world_size=world_size,
-        local_world_size=local_world_size,
-        make_checkpoint=_make_checkpoint,
-        make_own=_make_own_checkpoint,
+    return Session(
+        attach_session(rank=rank, world_size=world_size, local_world_size=local_world_size)
     )
-
-
-def _make_checkpoint(session: Session[Checkpoint], **parts: Any) -> Checkpoint:
-    from drainfsm.checkpoint import Checkpoint
-
-    return Checkpoint(session, **parts)
-
-
-def _make_own_checkpoint(session: Session[Checkpoint], **hooks: Any) -> OwnCheckpoint:
-    from drainfsm.checkpoint.own import OwnCheckpoint
-
-    return OwnCheckpoint(session, **hooks)
 
 
 if "DRAINFSM_SOCKET" in os.environ:  # under an agent; elsewhere an import has no effect

@@ -10,25 +10,120 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from transitions import EventData, Machine, MachineError
 
-from drainfsm.core import inputs as i
-from drainfsm.core.budget import Allowances
+from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.deadline import next_wake_unix_ms
 from drainfsm.core.decider import decide
-from drainfsm.core.effects import AnyEffect, Effect, effects_of
-from drainfsm.core.events import Event, MissingRank, UnknownFact, kind_of
+from drainfsm.core.effects import (
+    AbortSave,
+    AnyEffect,
+    CordonNodes,
+    Effect,
+    HoldRanks,
+    LeaveRanks,
+    PublishManifest,
+    RecordRequeue,
+    ReleaseTo,
+    ResumeTraining,
+    StartSave,
+    VerifyEntries,
+    effects_of,
+)
+from drainfsm.core.events import Event, MemoryShortage, MissingRank, NodeExit, UnknownFact, kind_of
 from drainfsm.core.fold import Fold, evolve
+from drainfsm.core.inputs import (
+    AnyInput,
+    FormWorld,
+    NodePosition,
+    ReceiveNotice,
+    ReportCheckpoint,
+    ReportCheckpointFailed,
+    ReportCordon,
+    ReportDurable,
+    ReportExited,
+    ReportFenced,
+    ReportHealthyStep,
+    ReportPositions,
+    ReportPublished,
+    ReportQuiesced,
+    ReportRanksLost,
+    ReportRequeueRecorded,
+    ReportRestored,
+    ReportRestoreRefused,
+    ReportSaveFailed,
+    ReportSource,
+    ReportStaged,
+    ReportVerified,
+    StartAttempt,
+    Tick,
+    WithdrawNotice,
+)
 from drainfsm.core.lifecycle import LIFECYCLE, Guard
 from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.core.records import Record
+from drainfsm.core.requeue import RequeueRecord
 from drainfsm.core.state import Attempt, Drain, Phase, State
 from drainfsm.errors import EventRefusedError
 
+__all__ = [
+    "AbortSave",
+    "Allowances",
+    "AnyEffect",
+    "AnyInput",
+    "Attempt",
+    "CordonNodes",
+    "Drain",
+    "DrainMachine",
+    "Effect",
+    "FormWorld",
+    "HoldRanks",
+    "LeaveRanks",
+    "MemoryShortage",
+    "MissingRank",
+    "NodeExit",
+    "NodePosition",
+    "Notice",
+    "NoticeClass",
+    "Phase",
+    "PublishManifest",
+    "ReceiveNotice",
+    "Record",
+    "RecordRequeue",
+    "ReleaseTo",
+    "ReportCheckpoint",
+    "ReportCheckpointFailed",
+    "ReportCordon",
+    "ReportDurable",
+    "ReportExited",
+    "ReportFenced",
+    "ReportHealthyStep",
+    "ReportPositions",
+    "ReportPublished",
+    "ReportQuiesced",
+    "ReportRanksLost",
+    "ReportRequeueRecorded",
+    "ReportRestoreRefused",
+    "ReportRestored",
+    "ReportSaveFailed",
+    "ReportSource",
+    "ReportStaged",
+    "ReportVerified",
+    "RequeueRecord",
+    "ResumeTraining",
+    "Sample",
+    "StartAttempt",
+    "StartSave",
+    "State",
+    "Tick",
+    "VerifyEntries",
+    "WithdrawNotice",
+]
+
+E = TypeVar("E", bound=Effect)
 StateCallback = Callable[["DrainMachine"], None]
-EffectCallback = Callable[["DrainMachine", Any], None]
 ATTEMPT_ID = "embedded"
 
 
@@ -115,7 +210,7 @@ class DrainMachine:
         self._append = append
         self._now_unix_ms = now_unix_ms or (lambda: time.time_ns() // 1_000_000)
         self.report(
-            i.StartAttempt(
+            StartAttempt(
                 attempt_id=ATTEMPT_ID,
                 node_count=node_count,
                 allowances=allowances or Allowances(),
@@ -125,7 +220,7 @@ class DrainMachine:
                 restore=None,
             )
         )
-        self.report(i.FormWorld(world_size=world_size, save_bytes=save_bytes))
+        self.report(FormWorld(world_size=world_size, save_bytes=save_bytes))
 
     @classmethod
     def follow(cls, *, job_id: str, epoch: int) -> DrainMachine:
@@ -140,8 +235,8 @@ class DrainMachine:
         self._append = None
         self._now_unix_ms = lambda: time.time_ns() // 1_000_000
         self._on_enter: defaultdict[str, list[StateCallback]] = defaultdict(list)
-        self._on_effect: defaultdict[type[Effect], list[EffectCallback]] = defaultdict(list)
-        self._waiting: deque[i.AnyInput] = deque()
+        self._on_effect: defaultdict[type[Effect], list[Callable[..., None]]] = defaultdict(list)
+        self._waiting: deque[AnyInput] = deque()
         self._busy = False
         self.history: list[Record] = []
 
@@ -188,7 +283,7 @@ class DrainMachine:
         """
         self._on_enter[Phase(state).value].append(callback)
 
-    def on_effect(self, effect: type[Effect], callback: EffectCallback) -> None:
+    def on_effect(self, effect: type[E], callback: Callable[[DrainMachine, E], None]) -> None:
         """Call ``callback(machine, effect)`` when that is to be done (``StartSave`` …)."""
         self._on_effect[effect].append(callback)
 
@@ -216,7 +311,7 @@ class DrainMachine:
             deadline_unix_ms=deadline_unix_ms,
             received_unix_ms=self._now_unix_ms(),
         )
-        self.report(i.ReceiveNotice(notice=notice))
+        self.report(ReceiveNotice(notice=notice))
 
     def withdraw(self, *, source: str = "launcher", native_id: str = "1", reason: str = "") -> None:
         """Take a SOFT notice back.
@@ -224,14 +319,14 @@ class DrainMachine:
         Raises:
             InputRejectedError: the notice is HARD.
         """
-        self.report(i.WithdrawNotice(source=source, native_id=native_id, reason=reason))
+        self.report(WithdrawNotice(source=source, native_id=native_id, reason=reason))
 
     def tick(self, *missing: MissingRank) -> None:
         """Time passed; ``missing`` names the ranks that have not done what they were asked."""
-        self.report(i.Tick(missing=missing))
+        self.report(Tick(missing=missing))
 
-    def report(self, given: i.AnyInput) -> None:
-        """Any input of ``core.inputs``. A repeat changes nothing.
+    def report(self, given: AnyInput) -> None:
+        """Any input (``ReportCordon``, ``ReportPositions`` …). A repeat changes nothing.
 
         Raises:
             InputRejectedError: it makes no sense in the present state.
@@ -246,7 +341,7 @@ class DrainMachine:
         finally:
             self._busy = False
 
-    def _handle(self, given: i.AnyInput) -> None:
+    def _handle(self, given: AnyInput) -> None:
         now_unix_ms = self._now_unix_ms()
         events = decide(self.folded, given, now_unix_ms=now_unix_ms)
         if not events:

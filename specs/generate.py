@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from drainfsm.views import diagram, schemas
+from drainfsm_kit import api_page
 
 SPECS = Path(__file__).parent
 MARK = "Written by `make generate` from the code: change that, not this."
-GENERATED = ("lifecycle", "schemas", "asyncapi.json")
+GENERATED = ("lifecycle", "schemas", "asyncapi.json", "../docs/api.md")
 """Folders hold nothing else."""
 
 
@@ -31,6 +33,7 @@ def documents() -> Iterator[tuple[str, str]]:
         yield f"schemas/events/{kind}.schema.json", _json(schema, mark="$comment")
     for name, schema in schemas.object_schemas().items():
         yield f"schemas/{name}.schema.json", _json(schema, mark="$comment")
+    yield "../docs/api.md", api_page.page(MARK)
     yield "asyncapi.json", _json(schemas.asyncapi(), mark="x-generated")
 
 
@@ -56,7 +59,7 @@ def stale() -> list[str]:
     """Files that are not what would be written, or that nothing writes any more."""
     wanted = dict(documents())
     there = {
-        str(path.relative_to(SPECS))
+        os.path.relpath(path, SPECS)
         for name in GENERATED
         for path in ((SPECS / name).rglob("*") if (SPECS / name).is_dir() else [SPECS / name])
         if path.is_file()

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drainfsm.checkpoint.own import OwnCheckpoint
 from drainfsm.checkpoint.port import RankPort
-
-if TYPE_CHECKING:
-    from drainfsm.checkpoint.checkpoint import Checkpoint
+from drainfsm.lazy import lazy_names
 
 __all__ = ["Checkpoint", "OwnCheckpoint", "RankPort"]
 
-
-def __getattr__(name: str) -> Any:
-    """``Checkpoint`` brings torch along: a job that saves by itself may not have it."""
-    if name == "Checkpoint":
-        from drainfsm.checkpoint.checkpoint import Checkpoint
-
-        return Checkpoint
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if TYPE_CHECKING:
+    from drainfsm.checkpoint.checkpoint import Checkpoint
+else:  # it brings torch along, and a job that saves by itself may not have it
+    __getattr__ = lazy_names(__name__, {"Checkpoint": "drainfsm.checkpoint.checkpoint"})

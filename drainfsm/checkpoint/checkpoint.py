@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -16,7 +17,7 @@ from drainfsm.checkpoint.saving import RankSave
 from drainfsm.checkpoint.staging import Staging
 from drainfsm.core.orders import SaveOrder
 from drainfsm.core.state import periodic_id
-from drainfsm.errors import SaveFailedError
+from drainfsm.errors import ConfigError, SaveFailedError
 from drainfsm.store import open_store
 from drainfsm.store.checksums import new_hasher
 
@@ -38,18 +39,19 @@ class Checkpoint:
         optimizer: Any = None,
         scheduler: Any = None,
         loader: Any = None,
-        **more: Any,
+        parts: Mapping[str, Any] | None = None,
     ) -> None:
         """Collective: every rank makes one, after ``init_process_group`` if there are several.
+        ``parts``: what else there is, by name.
 
         Raises:
             ConfigError: a part cannot be saved, or torch.distributed counts other ranks.
         """
         self._port = port
-        self._parts = Parts(
-            {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader}
-            | more
-        )
+        named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader}
+        if taken := named.keys() & (parts or {}).keys():
+            raise ConfigError(f"parts: {', '.join(sorted(taken))} has an argument of its own")
+        self._parts = Parts(named | dict(parts or {}))
         self._active = bool(port.store_url)
         self._save: RankSave | None = None
         self._compared = False

@@ -22,7 +22,7 @@ from drainfsm.checkpoint.gate import (
     verified_manifest,
 )
 from drainfsm.checkpoint.own_files import (
-    Said,
+    WrittenFiles,
     begin_directory,
     found_files,
     make_durable,
@@ -48,7 +48,7 @@ POLL_S = 0.02
 GIVE_UP_S = 2.0
 """How long a save that was given up may take to notice."""
 
-Saver = Callable[[Path, int], Said]
+Saver = Callable[[Path, int], WrittenFiles]
 Loader = Callable[[Path, int], object]
 
 

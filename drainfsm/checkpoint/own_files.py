@@ -17,7 +17,7 @@ from drainfsm.store.checksums import checksum_of
 from drainfsm.store.durable import sync_directory
 from drainfsm.store.generations import MANIFEST, generation_prefix
 
-Said = Mapping[str, str] | Iterable[str] | None
+WrittenFiles = Mapping[str, str] | Iterable[str] | None
 """What a saver returns: the names of its files, with or without checksums; None: all it finds."""
 
 _CHECKSUM = re.compile(r"xxh3_128:[0-9a-f]{32}|sha256:[0-9a-f]{64}")
@@ -43,7 +43,7 @@ def rank_directory(rank: int) -> str:
     return f"rank{rank:05d}"
 
 
-def found_files(directory: Path, said: Said) -> dict[str, str]:
+def found_files(directory: Path, said: WrittenFiles) -> dict[str, str]:
     """Name below ``directory`` to the checksum that the saver gave, empty where it gave none.
 
     Raises:

@@ -107,9 +107,9 @@ def _dispatch(arguments: list[str]) -> int:
         print(HELP.format(commands=commands), end="")
         return 0 if arguments else EXIT_USAGE
     if arguments[0] in ("-V", "--version"):
-        from importlib.metadata import version
+        from drainfsm.version import __version__
 
-        print(f"drainfsm {version('drainfsm')}")
+        print(f"drainfsm {__version__}")
         return 0
     if arguments[0] not in COMMANDS:
         from drainfsm.cli.options import nearest

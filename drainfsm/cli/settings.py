@@ -261,7 +261,7 @@ def _check_adapter(name: str, *, where: str) -> None:
 
 
 def _adapters() -> tuple[str, ...]:
-    from drainfsm.runtime.agent.adapter_loader import adapter_names
+    from drainfsm.adapter import adapter_names
 
     return adapter_names()
 

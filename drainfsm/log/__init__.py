@@ -1,4 +1,40 @@
-"""The event log: a local journal, fsynced, then the shared JetStream stream.
+"""The event log, for readers: journals on this machine, and the shared JetStream stream.
 
-Import the modules: ``journal`` needs no network client, ``jetstream`` and ``shipper`` need nats-py.
+    for record in read_journal(path): ...
+    async for record in (await connect(url, timeout_s=10)).follow(job_id): ...
+
+``drainfsm.log.events`` has the classes of what a record holds. ``connect`` needs nats-py,
+everything else reads files.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from drainfsm.lazy import lazy_names
+
+__all__ = [
+    "Connection",
+    "Journal",
+    "Record",
+    "connect",
+    "journals",
+    "read_journal",
+]
+
+if TYPE_CHECKING:
+    from drainfsm.core.records import Record
+    from drainfsm.log.jetstream import Connection, connect
+    from drainfsm.log.journal import Journal, journals, read_journal
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "Connection": "drainfsm.log.jetstream",
+            "Journal": "drainfsm.log.journal",
+            "Record": "drainfsm.core.records",
+            "connect": "drainfsm.log.jetstream",
+            "journals": "drainfsm.log.journal",
+            "read_journal": "drainfsm.log.journal",
+        },
+    )

@@ -1,15 +1,22 @@
-"""Given an attempt and these inputs, when this one comes, then those events."""
+"""Given an attempt and these inputs, when this one comes, then those events.
+
+scenario = Scenario().given(...)
+scenario.when(scenario.notice(in_ms=60_000))
+scenario.then(NoticeReceived)
+scenario.then_refused(WithdrawNotice(...), match="HARD")
+"""
 
 from __future__ import annotations
 
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.decider import decide
-from drainfsm.core.events import Event
+from drainfsm.core.events import Event, kind_of, snake_case
 from drainfsm.core.fold import Fold
 from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.core.records import Record
 from drainfsm.core.state import State
+from drainfsm.errors import DrainfsmError
 
 NOON_UNIX_MS = 1_800_000_000_000
 STORE = "file:///store"
@@ -35,6 +42,9 @@ class Scenario:
         self.now_unix_ms = NOON_UNIX_MS
         self._fold = Fold(job_id="job", epoch=epoch)
         self.history: list[Record] = []
+        self._added: tuple[Event, ...] = ()
+        """By the last input."""
+
         self.when(
             i.StartAttempt(
                 attempt_id="attempt",
@@ -64,6 +74,7 @@ class Scenario:
 
     def when(self, given: i.AnyInput) -> tuple[Event, ...]:
         """Hand the input in now; the events that it added."""
+        self._added = ()
         events = decide(self.state, given, now_unix_ms=self.now_unix_ms)
         if events:
             position = self._fold.position
@@ -77,11 +88,44 @@ class Scenario:
             )
             assert self._fold.read(record)
             self.history.append(record)
+        self._added = events
         return events
 
     def given(self, *inputs: i.AnyInput) -> Scenario:
         for given in inputs:
             self.when(given)
+        return self
+
+    def then(self, *kinds: type[Event]) -> Scenario:
+        """The last input added events of these kinds, in this order, and no others.
+
+        Raises:
+            AssertionError: it added others; the message says which.
+        """
+        added = [kind_of(event) for event in self._added]
+        wanted = [snake_case(kind.__name__) for kind in kinds]
+        assert added == wanted, f"expected {wanted or 'no event'}, and got {added or 'none'}"
+        return self
+
+    def then_nothing(self) -> Scenario:
+        """The last input added no event: it was a repeat, or it is not the time for it."""
+        return self.then()
+
+    def then_refused(self, given: i.AnyInput, *, match: str = "") -> Scenario:
+        """Hand the input in now: it is refused, with ``match`` in the reason, and nothing changes.
+
+        Raises:
+            AssertionError: it was taken, or refused for another reason.
+        """
+        before, refused = self.state, None
+        try:
+            self.when(given)
+        except DrainfsmError as error:
+            refused = str(error)
+        added = [kind_of(event) for event in self._added]
+        assert refused is not None, f"{type(given).__name__} was taken, and added {added or 'none'}"
+        assert match in refused, f"refused, but because: {refused}"
+        assert self.state == before, "it was refused, and changed the state"
         return self
 
     # --- inputs of a drain that goes well --------------------------------------------------

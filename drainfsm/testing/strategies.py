@@ -11,6 +11,8 @@ from drainfsm.core.notice import Notice, NoticeClass
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import Phase, State, generation_id
 
+__all__ = ["durations_ms", "good_input", "inputs", "notices"]
+
 STORE = "file:///store"
 DAY_MS = 86_400_000
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from drainfsm.adapter import adapter_names, load_adapter
 from drainfsm.core import events as e
 from drainfsm.core.notice import NoticeClass
 from drainfsm.errors import ConfigError
-from drainfsm.runtime.agent.adapter_loader import adapter_names, load_adapter
 from drainfsm.testing.adapter_contract import check_adapter, context_for
 from drainfsm.testing.metadata import TencentMetadataServer
 from drainfsm.testing.notice_sink import RecordingSink, watching

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from drainfsm.runtime.agent.adapter_loader import GROUP, adapter_names
+from drainfsm.adapter import GROUP, adapter_names
 
 ROOT = Path(__file__).parents[2]
 

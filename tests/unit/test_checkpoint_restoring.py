@@ -57,6 +57,13 @@ def train_one(given: dict[str, Any]) -> None:
     given["optimizer"].zero_grad()
 
 
+def arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """What has no argument of its own goes into ``parts``."""
+    own = {"model", "optimizer", "scheduler", "loader"}
+    named = {name: part for name, part in given.items() if name in own}
+    return named | {"parts": {name: part for name, part in given.items() if name not in own}}
+
+
 class Saved:
     """A committed generation of one rank."""
 
@@ -64,7 +71,7 @@ class Saved:
         self.path = tmp_path
         self.store = open_store(str(tmp_path / "store"))
         port = self.port(drain_at=4)
-        Checkpoint(port, **given).step_done(4)
+        Checkpoint(port, **arguments(given)).step_done(4)
         assert port.of("failed") == []
         self.target = commit_saved(
             self.store, tmp_path, generation=GENERATION, step=4, world_size=1, layout=LAYOUT
@@ -82,7 +89,7 @@ class Saved:
         self, given: dict[str, Any], *, target: RestoreTarget | None = None, **settings: Any
     ) -> int:
         port = self.port(restore_target=target or self.target, settings=settings)
-        first = Checkpoint(port, **given).restore()
+        first = Checkpoint(port, **arguments(given)).restore()
         assert len(port.of("restored")) == 1
         return first
 

@@ -50,7 +50,7 @@ class Job:
             "model": self.model,
             "optimizer": self.optimizer,
             "scheduler": self.scheduler,
-            "noise": self.noise,
+            "parts": {"noise": self.noise},
         }
 
     def step(self) -> tuple[str, float]:

@@ -27,6 +27,11 @@ def test_the_launcher_in_the_embedding_page_runs_a_drain_to_its_end() -> None:
     assert done.stdout.splitlines()[1].startswith("exited with")
 
 
+def test_the_scenario_in_the_embedding_page_holds() -> None:
+    (scenario,) = [code for code in _blocks(EMBED, "python") if "Scenario(" in code]
+    subprocess.run([sys.executable, "-W", "error", "-c", scenario], check=True)
+
+
 @pytest.mark.parametrize("page", [ROOT / "README.md", EMBED], ids=lambda p: p.name)
 def test_the_training_loop_is_the_same_in_every_page(page: Path) -> None:
     loops = [code for code in _blocks(page, "python") if "drainfsm.attach()" in code]

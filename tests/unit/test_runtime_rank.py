@@ -17,7 +17,7 @@ import pytest
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.errors import AgentUnreachableError, ConfigError
 from drainfsm.runtime.rank.attach import attach_session
-from drainfsm.runtime.rank.session import Session
+from drainfsm.runtime.rank.session import RankSession
 from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.frames import Codec, encode_frame, receive
 
@@ -41,7 +41,7 @@ class FakeAgent:
     def __init__(self, welcome: m.Attached = WELCOME) -> None:
         self.connection, ranks_end = socket.socketpair()
         self.connection.settimeout(JOIN_S)
-        self.session: Session[None] = Session(welcome, ranks_end)
+        self.session: RankSession = RankSession(welcome, ranks_end)
         self._codec: Codec[m.FromRank] = Codec(m.FromRank)
 
     def order(self, message: m.ToRank) -> None:
@@ -73,7 +73,7 @@ def training(loop: Callable[[], None]) -> Iterator[None]:
     assert not thread.is_alive(), "the training loop hangs"
 
 
-def until_left(session: Session[None], done: list[int]) -> Callable[[], None]:
+def until_left(session: RankSession, done: list[int]) -> Callable[[], None]:
     def loop() -> None:
         step = 0
         while not session.step_done(step):
@@ -116,7 +116,7 @@ def test_a_rank_runs_to_the_stop_step_saves_there_and_leaves(agent: FakeAgent) -
     assert saved == [order]
 
 
-class Watched(Session[None]):
+class Watched(RankSession):
     """Notes in which order the two variables are used that the main and the reader thread share."""
 
     seen: ClassVar[list[str]] = []
@@ -311,7 +311,7 @@ def test_a_forked_child_does_not_hold_the_connection_open(agent: FakeAgent) -> N
 def test_without_an_agent_training_runs_as_if_there_was_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    session: Session[None] = attach_session(environ={"RANK": "0", "WORLD_SIZE": "4"})
+    session: RankSession = attach_session(environ={"RANK": "0", "WORLD_SIZE": "4"})
     assert (session.rank, session.world_size, session.restore_target) == (0, 4, None)
     assert not any(session.step_done(step) for step in range(100))
     session.report_staged("g", 1)
@@ -335,9 +335,9 @@ LONELY = """
 import socket, sys, time
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.runtime.wire import rank_messages as m
-from drainfsm.runtime.rank.session import Session
+from drainfsm.runtime.rank.session import RankSession
 ours, theirs = socket.socketpair()
-session = Session(m.Attached(rank=0, world_size=1, job_id="j", epoch=1, store_url="",
+session = RankSession(m.Attached(rank=0, world_size=1, job_id="j", epoch=1, store_url="",
                              settings=CheckpointSettings(), restore=None), ours)
 theirs.close()
 time.sleep(60)

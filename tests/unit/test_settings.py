@@ -277,9 +277,7 @@ def test_the_state_directory_follows_the_xdg_specification(
 def test_options_of_an_adapter_come_from_its_table_and_its_variables(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "drainfsm.runtime.agent.adapter_loader.adapter_names", lambda: ("my", "my_cloud")
-    )
+    monkeypatch.setattr("drainfsm.adapter.adapter_names", lambda: ("my", "my_cloud"))
     settings = load(
         '[adapters.my_cloud]\npoll_s = 2\nwait = true\nzone = "a"',
         {"DRAINFSM_ADAPTER_MY_CLOUD_POLL_S": "5", "DRAINFSM_ADAPTER_MY_URL": "http://x"},

@@ -6,9 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from drainfsm.adapter import Adapter, AdapterContext, Departure, Interpreter, Staying
+from drainfsm.adapter import (
+    Adapter,
+    AdapterContext,
+    Departure,
+    Interpreter,
+    Staying,
+    load_adapter,
+)
 from drainfsm.core.notice import Notice
-from drainfsm.runtime.agent.adapter_loader import load_adapter
 from drainfsm.runtime.agent.left_for import LeftFor, is_news
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig

@@ -5,22 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping
 
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.errors import AgentUnreachableError, ConfigError, ProtocolError
 from drainfsm.runtime.output import print_unheard
-from drainfsm.runtime.rank.session import Session
+from drainfsm.runtime.rank.session import RankSession
 from drainfsm.runtime.rank.shield import shield_children
 from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.environment import SOCKET_VARIABLE
 from drainfsm.runtime.wire.frames import Codec, encode_frame, receive
 
-if TYPE_CHECKING:
-    from drainfsm.checkpoint.own import OwnCheckpoint
-
-C = TypeVar("C")
 log = logging.getLogger("drainfsm.rank")
 
 HANDSHAKE_S = 60.0
@@ -33,10 +28,8 @@ def attach_session(
     rank: int | None = None,
     world_size: int | None = None,
     local_world_size: int | None = None,
-    make_checkpoint: Callable[..., C] | None = None,
-    make_own: Callable[..., OwnCheckpoint] | None = None,
     environ: Mapping[str, str] = os.environ,
-) -> Session[C]:
+) -> RankSession:
     """The session of this rank. What is not given comes from torchrun's environment variables.
 
     Raises:
@@ -46,7 +39,7 @@ def attach_session(
     print_unheard()
     path = environ.get(SOCKET_VARIABLE, "")
     if not path:
-        return Session(_detached(environ), None, make_checkpoint=make_checkpoint, make_own=make_own)
+        return RankSession(_detached(environ), None)
     attach = m.Attach(
         rank=_number(environ, "RANK") if rank is None else rank,
         world_size=_number(environ, "WORLD_SIZE") if world_size is None else world_size,
@@ -69,7 +62,7 @@ def attach_session(
         raise ConfigError(f"the agent refused this rank: {reason}")
     connection.settimeout(None)
     shield_children()
-    return Session(answer, connection, make_checkpoint=make_checkpoint, make_own=make_own)
+    return RankSession(answer, connection)
 
 
 def _connect(path: str) -> socket.socket:

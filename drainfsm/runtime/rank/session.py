@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.runtime.output import say_last
@@ -25,24 +24,17 @@ from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.frames import encode_frame
 from drainfsm.runtime.wire.rank_messages import TRAINING
 
-if TYPE_CHECKING:
-    from drainfsm.checkpoint.own import OwnCheckpoint
-
-C = TypeVar("C")
 log = logging.getLogger("drainfsm.rank")
-_sessions: weakref.WeakSet[Session[Any]] = weakref.WeakSet()
+_sessions: weakref.WeakSet[RankSession] = weakref.WeakSet()
 
 
-class Session(Reports, Generic[C]):
+class RankSession(Reports):
     """One rank's connection to its agent. Without an agent it trains on as if it were not there."""
 
     def __init__(
         self,
         welcome: m.Attached,
         connection: socket.socket | None,
-        *,
-        make_checkpoint: Callable[..., C] | None = None,
-        make_own: Callable[..., OwnCheckpoint] | None = None,
     ) -> None:
         self.rank = welcome.rank
         self.world_size = welcome.world_size
@@ -58,8 +50,6 @@ class Session(Reports, Generic[C]):
         self._attention = connection is not None
         """The main thread must look at its orders at the next boundary."""
 
-        self._make_checkpoint = make_checkpoint
-        self._make_own = make_own
         self._connection = connection
         self._sending = threading.Lock()
         self._orders = StandingOrders()
@@ -149,18 +139,6 @@ class Session(Reports, Generic[C]):
             self._phases.end(phase)
             started = before.name == STARTING and self._steps_seen
             self._phase = self._phases.begin(TRAINING, expected_s=None) if started else before
-
-    def checkpoint(self, **parts: Any) -> C:
-        """Saves and restores these parts of the training state; see ``drainfsm.checkpoint``."""
-        if self._make_checkpoint is None:
-            raise AssertionError("this session was built without a checkpoint factory")
-        return self._make_checkpoint(self, **parts)
-
-    def own_checkpoint(self, **hooks: Any) -> OwnCheckpoint:
-        """The same for a job that writes its files itself; see ``drainfsm.checkpoint.own``."""
-        if self._make_own is None:
-            raise AssertionError("this session was built without a checkpoint factory")
-        return self._make_own(self, **hooks)
 
     def close(self) -> None:
         """Finish the save that is in flight, and report no more. The process may go on as long as

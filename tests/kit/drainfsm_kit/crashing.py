@@ -123,11 +123,11 @@ def install(who: str) -> None:
     for name in FILE_CALLS:
         setattr(os, name, crasher.wrap(name, getattr(os, name), _describe))
     from drainfsm.log.journal import Journal
-    from drainfsm.runtime.rank.session import Session
+    from drainfsm.runtime.rank.session import RankSession
 
     wrapped: list[tuple[type, str, Callable[[tuple[Any, ...]], str]]] = [
-        (Session, "report_staged", _generation),
-        (Session, "report_durable", _generation),
+        (RankSession, "report_staged", _generation),
+        (RankSession, "report_durable", _generation),
         (Journal, "append", _kinds),
     ]
     if importlib.util.find_spec("obstore") is not None:

@@ -21,7 +21,7 @@ from drainfsm.core.manifest import Entry
 from drainfsm.core.orders import SaveOrder
 from drainfsm.core.state import periodic_id
 from drainfsm.runtime.rank.attach import attach_session
-from drainfsm.runtime.rank.session import Session
+from drainfsm.runtime.rank.session import RankSession
 from drainfsm.store import open_store
 from drainfsm.store.generations import generation_prefix
 from drainfsm_kit import crashing
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     crashing.install(f"rank{rank}")
     if options.absent == rank:
         time.sleep(FOREVER_S)
-    session: Session[None] = attach_session()
+    session: RankSession = attach_session()
     meeting = Meeting(session) if os.environ.get(TOY_PORT) else None
     saver = Saver(session, options)
     for step in range(saver.restore(), options.steps):
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _misbehave(options: argparse.Namespace, session: Session[None], step: int) -> None:
+def _misbehave(options: argparse.Namespace, session: RankSession, step: int) -> None:
     if _meant(options.hang, session.rank, step):
         time.sleep(FOREVER_S)
     if _meant(options.die, session.rank, step) and os.environ.get(RESTARTS, "0") == "0":
@@ -102,7 +102,7 @@ def _meant(option: str, rank: int, step: int) -> bool:
 class Saver:
     """Writes one small file a save."""
 
-    def __init__(self, session: Session[None], options: argparse.Namespace) -> None:
+    def __init__(self, session: RankSession, options: argparse.Namespace) -> None:
         self._session = session
         self._options = options
         self._root = Path(unquote(urlsplit(session.store_url).path))
@@ -172,7 +172,7 @@ class Saver:
 class Meeting:
     """All ranks wait for each other: what a collective does to the one that is late."""
 
-    def __init__(self, session: Session[None]) -> None:
+    def __init__(self, session: RankSession) -> None:
         address = ("127.0.0.1", int(os.environ[TOY_PORT]))
         self._is_host = session.rank == 0
         if self._is_host:

@@ -128,7 +128,7 @@ class Rank:
         )
 
     def agent_gone(self) -> None:
-        """``Session.on_agent_gone``."""
+        """``RankSession.on_agent_gone``."""
         self.orphaned = self.frozen
         if self.alive and not self.frozen:
             self._end(LOST_AGENT_EXIT_CODE)
@@ -198,7 +198,7 @@ class Rank:
         self.look()
 
     def look(self) -> None:
-        """At a step boundary: one turn of the loop in ``Session._at_boundary``."""
+        """At a step boundary: one turn of the loop in ``RankSession._at_boundary``."""
         if not self.alive or self.hung or self.frozen:
             return
         found = (PASS, None) if not self._attention else self._standing.look(self.step, self._relax)
