@@ -1,4 +1,4 @@
-"""Text of others (causes, ids, details, messages of stores) made fit to be printed."""
+"""Text of others (causes, ids, details, messages of stores) made fit to be printed; durations."""
 
 from __future__ import annotations
 
@@ -17,3 +17,12 @@ def printable(text: str, *, chars_max: int = CHARS_MAX) -> str:
 
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode()
+
+
+def span(value_ms: int) -> str:
+    """``42.0 s``, ``3.5 min`` or ``7.1 h``."""
+    if value_ms < 120_000:
+        return f"{value_ms / 1_000:.1f} s"
+    if value_ms < 7_200_000:
+        return f"{value_ms / 60_000:.1f} min"
+    return f"{value_ms / 3_600_000:.1f} h"

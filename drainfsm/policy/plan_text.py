@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from drainfsm.core.budget import Evidence
+from drainfsm.core.text import span
 from drainfsm.policy.plan import Plan, Windows
 
 WIDTH = 100
@@ -62,14 +63,6 @@ def size(count: int) -> str:
 
 def seconds(value_ms: int) -> str:
     return f"{value_ms / 1_000:.1f} s"
-
-
-def span(value_ms: int) -> str:
-    if value_ms < 120_000:
-        return seconds(value_ms)
-    if value_ms < 7_200_000:
-        return f"{value_ms / 60_000:.1f} min"
-    return f"{value_ms / 3_600_000:.1f} h"
 
 
 def _terms(plan: Plan) -> Iterator[str]:

@@ -1,0 +1,188 @@
+"""One job as it stands now: its newest attempt, and what the rule would say to a notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from drainfsm.core import events as e
+from drainfsm.core.budget import Budget, Stage
+from drainfsm.core.deadline import budget_of
+from drainfsm.core.decide_save import does_not_fit
+from drainfsm.core.fold import evolve
+from drainfsm.core.records import Record
+from drainfsm.core.state import Phase, State, first_state
+from drainfsm.core.text import printable, span
+from drainfsm.views.replay import AttemptLog, replay_attempt
+from drainfsm.views.sources import source_health
+
+COMMITS = (e.ManifestPublished, e.CheckpointCommitted)
+
+
+class NoticeForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """To a notice that would come now."""
+
+    window_ms: int
+    budget: Budget
+    """At the coordinator's decision: the handler's allowance is spent."""
+
+    reason: str
+    """Why the save would be skipped; empty: it would be made."""
+
+
+class BlindSource(msgspec.Struct, frozen=True, kw_only=True):
+    source: str
+    node: int
+    since_unix_ms: int
+    detail: str
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    epoch: int
+    phase: Phase
+    """``idle``: no drain is open, the job runs (or has ended: ``exit_code``)."""
+
+    node_count: int
+    world_size: int
+    """0: not all ranks are there."""
+
+    healthy_step: int | None
+    committed_step: int | None
+    committed_generation_id: str | None
+    commit_age_ms: int | None
+    """None: this attempt has committed nothing."""
+
+    drain_id: str | None
+    remaining_ms: int | None
+    """To the deadline of the drain that is open."""
+
+    exit_code: int | None
+    fenced_by: int | None
+    last_record_age_ms: int
+    save_bytes: int
+    sample_count: int
+    blind: tuple[BlindSource, ...]
+    """Sources that cannot tell now."""
+
+    answers: tuple[NoticeForecast, ...]
+    """Empty: the attempt is over, or its ranks are not there yet."""
+
+
+def status(
+    logs: Sequence[AttemptLog], *, now_unix_ms: int, windows_ms: Sequence[int] = ()
+) -> Status:
+    """Of the newest attempt in the logs, which are all of one job and not empty."""
+    newest = max(logs, key=lambda log: log.epoch)
+    counted = replay_attempt(newest).counted
+    state, committed_unix_ms = _folded(newest, counted)
+    attempt, drain = state.attempt, state.drain
+    committed = attempt.committed
+    active = drain is not None and state.phase.active
+    return Status(
+        job_id=newest.job_id,
+        epoch=newest.epoch,
+        phase=state.phase,
+        node_count=attempt.node_count,
+        world_size=attempt.world_size,
+        healthy_step=attempt.healthy_step,
+        committed_step=None if committed is None else committed.step,
+        committed_generation_id=None if committed is None else committed.generation_id,
+        commit_age_ms=None if committed_unix_ms is None else now_unix_ms - committed_unix_ms,
+        drain_id=drain.drain_id if drain is not None and active else None,
+        remaining_ms=drain.deadline_unix_ms - now_unix_ms if drain is not None and active else None,
+        exit_code=attempt.exit_code,
+        fenced_by=attempt.fenced_by,
+        last_record_age_ms=now_unix_ms - max((r.at_unix_ms for r in counted), default=now_unix_ms),
+        save_bytes=attempt.load.save_bytes,
+        sample_count=len(attempt.samples),
+        blind=tuple(_blind(counted)),
+        answers=tuple(_answers(state, now_unix_ms, windows_ms)),
+    )
+
+
+def _folded(log: AttemptLog, counted: Sequence[Record]) -> tuple[State, int | None]:
+    """The state, and when the newest commit of this attempt was made."""
+    state, committed_unix_ms = first_state(job_id=log.job_id, epoch=log.epoch), None
+    for record in counted:
+        for event in record.events:
+            if isinstance(event, e.UnknownFact):
+                continue
+            state = evolve(state, event)
+            if isinstance(event, COMMITS):
+                committed_unix_ms = record.at_unix_ms
+    return state, committed_unix_ms
+
+
+def _blind(counted: Sequence[Record]) -> list[BlindSource]:
+    return [
+        BlindSource(
+            source=source,
+            node=node,
+            since_unix_ms=health.unknown_since_unix_ms,
+            detail=health.detail,
+        )
+        for (source, node), health in sorted(source_health(counted).items())
+        if health.unknown_since_unix_ms is not None
+    ]
+
+
+def _answers(state: State, now_unix_ms: int, windows_ms: Sequence[int]) -> list[NoticeForecast]:
+    attempt = state.attempt
+    if not attempt.started or not attempt.world_size or attempt.exit_code is not None:
+        return []
+    if attempt.fenced_by is not None or state.phase is Phase.LOST:
+        return []
+    found = []
+    for window_ms in windows_ms:
+        budget = budget_of(
+            state,
+            now_unix_ms=now_unix_ms + attempt.allowances.handler_ms,
+            deadline_unix_ms=now_unix_ms + window_ms,
+            clock_skew_ms=attempt.allowances.clock_skew_ms,
+            stage=Stage.NOTICE,
+        )
+        reason = "" if budget.fits else does_not_fit(budget)
+        found.append(NoticeForecast(window_ms=window_ms, budget=budget, reason=reason))
+    return found
+
+
+def status_text(found: Status) -> Iterator[str]:
+    """One screen. What comes from others is escaped."""
+    yield f"job {found.job_id}, attempt {found.epoch}: {_standing(found)}"
+    ranks = f"{found.world_size} ranks" if found.world_size else "ranks are not all there yet"
+    yield f"  {found.node_count} node(s), {ranks}; last record {span(found.last_record_age_ms)} ago"
+    if found.committed_step is None:
+        yield "  nothing is committed yet: a loss now loses everything"
+    elif found.commit_age_ms is None:
+        yield f"  last commit: step {found.committed_step}, of an earlier attempt"
+    else:
+        yield f"  last commit: step {found.committed_step}, {span(found.commit_age_ms)} ago"
+    for blind in found.blind:
+        yield (
+            f"  source {printable(blind.source)} on node {blind.node} cannot tell: "
+            f"{printable(blind.detail)}"
+        )
+    for one in found.answers:
+        word = "saved" if not one.reason else "skipped"
+        room = one.budget.remaining_ms - one.budget.needed_ms
+        why = one.reason or f"{span(room)} to spare"
+        yield f"  a notice of {span(one.window_ms)} would be {word}: {why}"
+    if found.answers and not found.sample_count:
+        yield "  (no save is on record yet: sizes and times are assumed)"
+
+
+def _standing(found: Status) -> str:
+    if found.drain_id is not None and found.remaining_ms is not None:
+        left = span(abs(found.remaining_ms))
+        when = f"{left} to its deadline" if found.remaining_ms >= 0 else f"{left} past its deadline"
+        return f"drain {found.drain_id} is {found.phase}, {when}"
+    if found.exit_code is not None:
+        return f"ended with exit code {found.exit_code}"
+    if found.fenced_by is not None:
+        return f"attempt {found.fenced_by} has taken the job over"
+    if found.phase is Phase.LOST:
+        return "lost"
+    step = "" if found.healthy_step is None else f", healthy since step {found.healthy_step}"
+    return f"running{step}"

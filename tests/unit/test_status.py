@@ -1,0 +1,108 @@
+"""Where a job stands, and what it would do with a notice now."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drainfsm.cli.main import main
+from drainfsm.core import inputs as i
+from drainfsm.core.budget import Sample
+from drainfsm.core.codec import encode_lines
+from drainfsm.core.decider import decide
+from drainfsm.core.events import SaveSkipped
+from drainfsm.testing.scenario import Scenario
+from drainfsm.views.history import by_attempt
+from drainfsm.views.status import Status, status, status_text
+
+WINDOWS_MS = (5_000, 30_000, 120_000)
+
+
+def of(scenario: Scenario, *windows_ms: int) -> Status:
+    logs = by_attempt(scenario.history)
+    return status(logs, now_unix_ms=scenario.now_unix_ms, windows_ms=windows_ms)
+
+
+def committed(scenario: Scenario, *, step: int, durable_ms: int = 400) -> i.ReportCheckpoint:
+    load = scenario.state.attempt.load
+    sample = Sample(
+        world_size=load.world_size,
+        save_bytes=load.save_bytes,
+        store=load.store,
+        durable_ms=durable_ms,
+        commit_ms=100,
+    )
+    return i.ReportCheckpoint(
+        generation_id=f"e000001-s{step:012d}-p",
+        manifest_digest="sha256:00",
+        slot=step,
+        step=step,
+        sample=sample,
+    )
+
+
+@pytest.mark.parametrize("durable_ms", [100, 20_000, 90_000])
+@pytest.mark.parametrize("window_ms", WINDOWS_MS)
+def test_the_forecast_is_what_a_drain_decides(window_ms: int, durable_ms: int) -> None:
+    scenario = Scenario()
+    scenario.wait(1_000).when(committed(scenario, step=40, durable_ms=durable_ms))
+    (forecast,) = of(scenario, window_ms).answers
+    notice = scenario.notice(in_ms=window_ms, clock_skew_ms=0)
+    scenario.when(notice)
+    scenario.wait(scenario.state.attempt.allowances.handler_ms)
+    events = decide(scenario.state, scenario.cordoned(), now_unix_ms=scenario.now_unix_ms)
+    skipped = [event for event in events if isinstance(event, SaveSkipped)]
+    assert bool(skipped) == bool(forecast.reason)
+    if skipped:
+        assert forecast.reason == skipped[0].reason
+
+
+def test_the_age_of_the_last_commit() -> None:
+    scenario = Scenario()
+    scenario.when(committed(scenario, step=40))
+    scenario.wait(7_000)
+    found = of(scenario)
+    assert (found.committed_step, found.commit_age_ms) == (40, 7_000)
+    assert "last commit: step 40, 7.0 s ago" in "\n".join(status_text(found))
+
+
+def test_a_job_that_has_committed_nothing_says_what_that_means() -> None:
+    text = "\n".join(status_text(of(Scenario(), 120_000)))
+    assert "nothing is committed yet" in text
+    assert "no save is on record yet" in text
+
+
+def test_a_drain_shows_its_countdown() -> None:
+    scenario = Scenario()
+    scenario.when(scenario.notice(in_ms=60_000))
+    scenario.wait(10_000)
+    found = of(scenario)
+    assert found.remaining_ms == 50_000
+    assert f"drain {found.drain_id} is noticed, 50.0 s to its deadline" in next(status_text(found))
+
+
+def test_a_source_that_cannot_tell_is_named_and_escaped() -> None:
+    scenario = Scenario()
+    report = i.ReportSource(
+        source="aws", node=1, since_unix_ms=scenario.now_unix_ms, detail="\x1b[2Jtimed out"
+    )
+    scenario.when(report)
+    text = "\n".join(status_text(of(scenario)))
+    assert "source aws on node 1 cannot tell" in text
+    assert "\x1b" not in text
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = Scenario()
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(encode_lines(scenario.history))
+    job = scenario.state.attempt.job_id
+    file = ["--file", str(path)]
+    assert main(["status", "--job", job, *file, "--notice", "0.5"]) == 1
+    assert "a notice of 0.5 s would be skipped: remaining" in capsys.readouterr().out
+    assert main(["status", *file, "--notice", "600", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["answers"][0]["budget"]["fits"] is True
+    assert main(["status", *file, "--notice", "-1"]) == 2
