@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.errors import ConfigError, DrainfsmError
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Adapter",
     "AdapterContext",
     "AdapterFactory",
+    "Cause",
     "Departure",
     "Interpreter",
     "Notice",

@@ -62,19 +62,23 @@ from drainfsm.core.inputs import (
     WithdrawNotice,
 )
 from drainfsm.core.lifecycle import LIFECYCLE, Guard
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.core.records import Record
 from drainfsm.core.requeue import RequeueRecord
 from drainfsm.core.state import Attempt, Drain, Phase, State
+from drainfsm.core.words import Accumulation, CordonOutcome, Verification
 from drainfsm.errors import EventRefusedError
 
 __all__ = [
     "AbortSave",
+    "Accumulation",
     "Allowances",
     "AnyEffect",
     "AnyInput",
     "Attempt",
+    "Cause",
     "CordonNodes",
+    "CordonOutcome",
     "Drain",
     "DrainMachine",
     "Effect",
@@ -118,6 +122,7 @@ __all__ = [
     "StartSave",
     "State",
     "Tick",
+    "Verification",
     "VerifyEntries",
     "WithdrawNotice",
 ]
@@ -295,7 +300,7 @@ class DrainMachine:
         deadline_unix_ms: int | None,
         source: str = "launcher",
         native_id: str = "1",
-        cause: str = "unknown",
+        cause: Cause | str = Cause.UNKNOWN,
         hard: bool = True,
     ) -> None:
         """Hand in a notice. Without a deadline the configured grace counts from now.
@@ -306,7 +311,7 @@ class DrainMachine:
         notice = Notice(
             source=source,
             native_id=native_id,
-            cause=cause,
+            cause=Cause(cause),
             notice_class=NoticeClass.HARD if hard else NoticeClass.SOFT,
             deadline_unix_ms=deadline_unix_ms,
             received_unix_ms=self._now_unix_ms(),

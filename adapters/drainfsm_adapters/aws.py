@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 from drainfsm.adapter import AdapterContext
-from drainfsm.core.notice import NoticeClass
+from drainfsm.core.notice import Cause, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm_adapters.aws_payloads import (
     interruption,
@@ -194,7 +194,7 @@ class _Aws:
         heartbeat_ms = round(self._options.autoscaling_s * 1_000)
         observed = Observed(
             key="autoscaling",
-            cause="scale_in",
+            cause=Cause.SCALE_IN,
             notice_class=NoticeClass.SOFT,
             derived_unix_ms=reply.received_unix_ms + heartbeat_ms if heartbeat_ms else None,
             detail="target-lifecycle-state Terminated",
@@ -219,7 +219,7 @@ def capacity_block(options: AwsOptions, *, now_unix_ms: int) -> Reading:
     observed = Observed(
         key="capacity-block",
         tag=end,
-        cause="capacity_end",
+        cause=Cause.CAPACITY_END,
         notice_class=NoticeClass.SOFT,
         stated_unix_ms=end_unix_ms - round(options.capacity_block_lead_s * 1_000),
         detail=f"capacity block ends at {end}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from drainfsm.core.notice import NoticeClass
+from drainfsm.core.notice import Cause, NoticeClass
 from drainfsm_adapters.ledger import NONE, Observed, Reading
 from drainfsm_adapters.lenient import event_of, needed, optional, says_nothing
 from drainfsm_adapters.metadata import NoAnswerError, Reply
@@ -48,7 +48,7 @@ def _interruption(action: str, time: str, stated_unix_ms: int | None) -> Observe
     return Observed(
         key="spot",
         tag=payload_hash(str(stated_unix_ms).encode()),  # two keys state the same instant
-        cause="spot_interruption",
+        cause=Cause.SPOT_INTERRUPTION,
         notice_class=NoticeClass.HARD,
         stated_unix_ms=stated_unix_ms,
         at_once=action == "hibernate",
@@ -64,7 +64,7 @@ def rebalance(reply: Reply, *, lead_ms: int) -> Reading:
     observed = Observed(
         key="rebalance",
         tag=payload_hash(reply.body),
-        cause="rebalance_recommendation",
+        cause=Cause.REBALANCE_RECOMMENDATION,
         notice_class=NoticeClass.SOFT,
         derived_unix_ms=reply.received_unix_ms + lead_ms,
         detail=f"rebalance recommendation of {noticed}",
@@ -99,7 +99,7 @@ def _scheduled(event_id: str, event: Mapping[str, Any]) -> Observed:
     window = f"{begins} to {ends}" if ends else begins
     return Observed(
         key=event_id,
-        cause="host_maintenance",
+        cause=Cause.HOST_MAINTENANCE,
         notice_class=NoticeClass.SOFT,
         stated_unix_ms=from_http_date(begins),
         detail=f"{optional(event, 'Code')} {window}: {optional(event, 'Description')}",

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from drainfsm.adapter import AdapterContext, Departure
-from drainfsm.core.notice import NoticeClass
+from drainfsm.core.notice import Cause, NoticeClass
 from drainfsm_adapters.ledger import NONE, Observed, Reading
 from drainfsm_adapters.lenient import event_of, identity_of, needed, optional, whole_number
 from drainfsm_adapters.metadata import PATIENCE_S, MetadataClient, NoAnswerError, endpoint_of
@@ -34,7 +34,7 @@ is waited for beside calls of the usual length."""
 NAME_S = 60.0
 """How often the VM's own name is asked for again."""
 
-CAUSES = {"Preempt": "spot_interruption", "Terminate": "scale_in"}
+CAUSES = {"Preempt": Cause.SPOT_INTERRUPTION, "Terminate": Cause.SCALE_IN}
 """By event type; any other is ``host_maintenance``."""
 
 
@@ -267,7 +267,7 @@ def _event(stated: Mapping[str, Any]) -> Event:
 def observed(event: Event) -> Observed:
     return Observed(
         key=event.event_id,
-        cause=CAUSES.get(event.event_type, "host_maintenance"),
+        cause=CAUSES.get(event.event_type, Cause.HOST_MAINTENANCE),
         notice_class=NoticeClass.HARD if event.hard else NoticeClass.SOFT,
         stated_unix_ms=event.not_before_unix_ms,
         at_once=event.started,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from drainfsm.adapter import AdapterContext
-from drainfsm.core.notice import NoticeClass
+from drainfsm.core.notice import Cause, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm_adapters.ledger import NONE, Observed, Reading
 from drainfsm_adapters.lenient import identity_of, optional, says_nothing
@@ -187,7 +187,7 @@ class _Gcp:
         lead_s = self._options.preempted_s + self._options.preemption_notice_s
         observed = Observed(
             key="preempted",
-            cause="spot_interruption",
+            cause=Cause.SPOT_INTERRUPTION,
             notice_class=NoticeClass.HARD,
             derived_unix_ms=self._deadline(self._preempted_key, lead_s),
             detail=f"preempted; {lead_s:g} s from the notice",
@@ -200,7 +200,7 @@ class _Gcp:
             return NONE
         observed = Observed(
             key="maintenance-event",
-            cause="host_maintenance",
+            cause=Cause.HOST_MAINTENANCE,
             notice_class=NoticeClass.SOFT,
             derived_unix_ms=self._deadline(self._event_key, self._options.maintenance_s),
             detail=value,
@@ -235,7 +235,7 @@ def upcoming_maintenance(reply: Reply) -> Reading:
     status = optional(stated, "maintenance_status", "maintenanceStatus")
     observed = Observed(
         key="upcoming-maintenance",
-        cause="host_maintenance",
+        cause=Cause.HOST_MAINTENANCE,
         notice_class=NoticeClass.SOFT,
         stated_unix_ms=instant(from_rfc3339, start),
         detail=f"{optional(stated, 'type')} {status} from {start}".strip(),

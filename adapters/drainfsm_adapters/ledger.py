@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from drainfsm.adapter import NoticeSink
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm_adapters.server_clock import ServerClock
 
 MOVED_MS = 1_000
@@ -37,7 +37,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
     """Hash of the payload when first seen, where the platform has no id."""
 
-    cause: str
+    cause: Cause
     notice_class: NoticeClass
     stated_unix_ms: int | None = None
     """Deadline by the platform's clock, as stated; None: it states none."""
@@ -86,7 +86,7 @@ class _Held(msgspec.Struct, kw_only=True):
 
     @property
     def soft(self) -> bool:
-        return self.observed.notice_class is NoticeClass.SOFT
+        return self.observed.notice_class == NoticeClass.SOFT
 
 
 class Ledger:
@@ -144,7 +144,7 @@ class Ledger:
         was_absent, held.absent_count = held.absent_count > 0, 0
         moved_ms = _moved_ms(held.observed, observed)
         hard = not held.soft
-        hardens = held.soft and observed.notice_class is NoticeClass.HARD
+        hardens = held.soft and observed.notice_class == NoticeClass.HARD
         if hardens or moved_ms <= -MOVED_MS:
             kept = NoticeClass.HARD if hard or hardens else NoticeClass.SOFT
             self._restate(held, msgspec.structs.replace(observed, notice_class=kept))
@@ -188,7 +188,7 @@ class Ledger:
             deadline = self._clock.ours_unix_ms(stated)
         if observed.at_once:
             deadline = now if deadline is None else min(now, deadline)
-        elif observed.notice_class is NoticeClass.SOFT and (deadline or now) <= now:
+        elif observed.notice_class == NoticeClass.SOFT and (deadline or now) <= now:
             deadline = None  # its window is open, it may begin any moment: the grace counts
         if deadline is not None and held.deadline_unix_ms is not None:
             deadline = min(deadline, held.deadline_unix_ms)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
-from drainfsm.core.notice import NoticeClass
+from drainfsm.core.notice import Cause, NoticeClass
 from drainfsm_adapters.ledger import Observed
 from drainfsm_adapters.slurm_options import Run
 from drainfsm_adapters.slurm_records import (
@@ -45,7 +45,7 @@ OWN_REASON = "drainfsm:"
 class Meaning(msgspec.Struct, frozen=True, kw_only=True):
     """Of one signal."""
 
-    cause: str
+    cause: Cause
     deadline_unix_ms: int | None
     """None: nothing but the job's grace is known."""
 
@@ -75,7 +75,7 @@ def end_of(
     ``grace_end_unix_s``: the end that its preemption announced."""
     soon = killed_by_unix_ms(signalled_unix_ms=now_unix_ms, limits=limits, grace_ms=grace_ms)
     if job.restarts > run.restarts:
-        return _end("requeue", soon, f"run {job.restarts} has replaced this one: {_told(job)}")
+        return _end(Cause.REQUEUE, soon, f"run {job.restarts} has replaced this one: {_told(job)}")
     if job.ending:  # its EndTime is when that began
         late_ms = max(0, now_unix_ms - (job.end_unix_s or now_unix_ms) * 1_000)
         cause = ending_cause(job, grace_end_unix_s=grace_end_unix_s)
@@ -85,9 +85,9 @@ def end_of(
     end_unix_ms = job.end_unix_s * 1_000
     if end_unix_ms - now_unix_ms > NO_LIMIT_AHEAD_S * 1_000:
         return None
-    cause = "time_limit_shortened" if shortened else "time_limit"
+    cause = Cause.TIME_LIMIT_SHORTENED if shortened else Cause.TIME_LIMIT
     if job.preempt_unix_s is not None:
-        cause = "preemption"
+        cause = Cause.PREEMPTION
     if end_unix_ms <= now_unix_ms:
         return _end(cause, soon, f"its end has passed: {_told(job)}")
     preempted = job.preempt_unix_s is not None
@@ -100,7 +100,7 @@ def end_of(
     )
 
 
-def _end(cause: str, deadline_unix_ms: int, detail: str) -> Observed:
+def _end(cause: Cause, deadline_unix_ms: int, detail: str) -> Observed:
     return Observed(
         key="end",
         cause=cause,
@@ -111,36 +111,36 @@ def _end(cause: str, deadline_unix_ms: int, detail: str) -> Observed:
 
 
 BY_STATE = {
-    "TIMEOUT": "time_limit",
-    "DEADLINE": "time_limit",
-    "CANCELLED": "cancelled",
-    "NODE_FAIL": "node_failure",
-    "BOOT_FAIL": "node_failure",
-    "OUT_OF_MEMORY": "out_of_memory",
-    "FAILED": "failed",
-    "PREEMPTED": "preemption",
+    "TIMEOUT": Cause.TIME_LIMIT,
+    "DEADLINE": Cause.TIME_LIMIT,
+    "CANCELLED": Cause.CANCELLED,
+    "NODE_FAIL": Cause.NODE_FAILURE,
+    "BOOT_FAIL": Cause.NODE_FAILURE,
+    "OUT_OF_MEMORY": Cause.OUT_OF_MEMORY,
+    "FAILED": Cause.FAILED,
+    "PREEMPTED": Cause.PREEMPTION,
 }
 """In this order: a job that is cancelled in the grace of its preemption keeps PreemptTime."""
 
 BY_REASON = {
-    "timelimit": "time_limit",
-    "nodedown": "node_failure",
-    "outofmemory": "out_of_memory",
-    "nonzeroexitcode": "failed",
-    "joblaunchfailure": "failed",
-    "raisedsignal": "failed",
+    "timelimit": Cause.TIME_LIMIT,
+    "nodedown": Cause.NODE_FAILURE,
+    "outofmemory": Cause.OUT_OF_MEMORY,
+    "nonzeroexitcode": Cause.FAILED,
+    "joblaunchfailure": Cause.FAILED,
+    "raisedsignal": Cause.FAILED,
 }
 """Text of 22.05 says COMPLETING and keeps the state to itself."""
 
 OWN_ENDS = {
-    "cancelled": "was cancelled",
-    "failed": "has failed",
-    "out_of_memory": "was out of memory",
+    Cause.CANCELLED: "was cancelled",
+    Cause.FAILED: "has failed",
+    Cause.OUT_OF_MEMORY: "was out of memory",
 }
 """Slurm brings no such job back, and a requeue of ours would. How that is said."""
 
 
-def ending_cause(job: SlurmJob, *, grace_end_unix_s: int | None = None) -> str:
+def ending_cause(job: SlurmJob, *, grace_end_unix_s: int | None = None) -> Cause:
     """Why a run is being ended whose restart count has not risen.
 
     ``grace_end_unix_s``: the end that its preemption announced. One that ends earlier was
@@ -149,14 +149,14 @@ def ending_cause(job: SlurmJob, *, grace_end_unix_s: int | None = None) -> str:
     for state, cause in BY_STATE.items():
         if state in job.states:
             return cause
-    if cause := BY_REASON.get(job.reason.lower(), ""):
-        return cause
+    if (known := BY_REASON.get(job.reason.lower())) is not None:
+        return known
     if job.preempt_unix_s is None:
-        return "cancelled"
+        return Cause.CANCELLED
     early = None not in (grace_end_unix_s, job.end_unix_s) and (
         (job.end_unix_s or 0) < (grace_end_unix_s or 0) - GRACE_END_SLACK_S
     )
-    return "cancelled" if early else "preemption"
+    return Cause.CANCELLED if early else Cause.PREEMPTION
 
 
 class Warned(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,10 +201,12 @@ def meaning_of(
     )
     if job is None:  # SIGTERM may well be followed by SIGKILL
         deadline = killed_by if name == "SIGTERM" else None
-        return Meaning(cause="unknown", deadline_unix_ms=deadline, detail="no record to compare")
+        return Meaning(
+            cause=Cause.UNKNOWN, deadline_unix_ms=deadline, detail="no record to compare"
+        )
     told = _told(job)
     if job.restarts > run.restarts:
-        return Meaning(cause="requeue", deadline_unix_ms=killed_by, detail=told)
+        return Meaning(cause=Cause.REQUEUE, deadline_unix_ms=killed_by, detail=told)
     if job.ending:
         cause = ending_cause(job, grace_end_unix_s=grace_end_unix_s)
         return Meaning(cause=cause, deadline_unix_ms=killed_by, detail=told)
@@ -212,7 +214,7 @@ def meaning_of(
     if job.end_unix_s is not None:
         left_ms = job.end_unix_s * 1_000 - signalled_unix_ms
         if left_ms <= 0:
-            cause = "time_limit" if job.preempt_unix_s is None else "preemption"
+            cause = Cause.TIME_LIMIT if job.preempt_unix_s is None else Cause.PREEMPTION
             return Meaning(cause=cause, deadline_unix_ms=killed_by, detail=told)
         if job.preempt_unix_s is not None:
             return None
@@ -220,20 +222,20 @@ def meaning_of(
             return None
     deadline = signalled_unix_ms + (grace_ms if left_ms is None else min(grace_ms, left_ms))
     detail = f"nothing in the job's record explains it: {told}"
-    return Meaning(cause="unknown", deadline_unix_ms=deadline, detail=detail)
+    return Meaning(cause=Cause.UNKNOWN, deadline_unix_ms=deadline, detail=detail)
 
 
 NODE_STATES = {
-    "node_failing": ("FAIL", "FAILING"),
-    "node_reboot": ("REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
-    "node_drain": ("DRAIN", "DRAINED", "DRAINING"),
+    Cause.NODE_FAILING: ("FAIL", "FAILING"),
+    Cause.NODE_REBOOT: ("REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
+    Cause.NODE_DRAIN: ("DRAIN", "DRAINED", "DRAINING"),
 }
 """By cause, the gravest first: a node that reboots as soon as it is free is drained, too."""
 
 
 def leaving_nodes(nodes: tuple[SlurmNode, ...]) -> tuple[Observed, ...]:
     """Slurm lets jobs finish on such nodes: no deadline."""
-    found: dict[str, list[SlurmNode]] = {}
+    found: dict[Cause, list[SlurmNode]] = {}
     for node in nodes:
         if node.reason.startswith(OWN_REASON):
             continue
@@ -244,7 +246,7 @@ def leaving_nodes(nodes: tuple[SlurmNode, ...]) -> tuple[Observed, ...]:
     return tuple(_leaving(cause, tuple(hit)) for cause, hit in found.items())
 
 
-def _leaving(cause: str, nodes: tuple[SlurmNode, ...]) -> Observed:
+def _leaving(cause: Cause, nodes: tuple[SlurmNode, ...]) -> Observed:
     return Observed(
         key=cause.replace("_", "-"),
         cause=cause,
@@ -262,7 +264,7 @@ def maintenance_of(
     return tuple(
         Observed(
             key=f"maintenance/{one.name}",
-            cause="host_maintenance",
+            cause=Cause.HOST_MAINTENANCE,
             notice_class=NoticeClass.SOFT,
             stated_unix_ms=one.start_unix_s * 1_000,
             detail=f"maintenance reservation {one.name} begins",
@@ -282,7 +284,7 @@ def reservation_of(end_unix_s: int | None, *, name: str, now_unix_ms: int) -> Ob
         return None
     return Observed(
         key="reservation",
-        cause="reservation_end",
+        cause=Cause.RESERVATION_END,
         notice_class=NoticeClass.SOFT,
         stated_unix_ms=end_unix_s * 1_000,
         detail=f"reservation {name} ends",

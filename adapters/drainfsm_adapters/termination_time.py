@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from drainfsm.core.notice import NoticeClass
+from drainfsm.core.notice import Cause, NoticeClass
 from drainfsm_adapters.ledger import NONE, Observed, Reading
 from drainfsm_adapters.lenient import identity_of, says_nothing
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, Reply, instant
@@ -50,7 +50,7 @@ class TerminationTime(msgspec.Struct, frozen=True, kw_only=True):
         observed = Observed(
             key="spot",
             tag=hashlib.sha256(reply.body).hexdigest()[:12],
-            cause="spot_interruption",
+            cause=Cause.SPOT_INTERRUPTION,
             notice_class=NoticeClass.HARD,
             stated_unix_ms=instant(self.parse, reply.text),
             detail=f"terminate at {reply.text}",

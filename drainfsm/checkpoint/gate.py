@@ -10,6 +10,7 @@ from drainfsm.checkpoint.port import RankPort
 from drainfsm.core.manifest import Manifest
 from drainfsm.core.orders import RestoreTarget, target_of
 from drainfsm.core.requeue import RefusedGeneration
+from drainfsm.core.words import RESTORE_CHECKS, OnRefused
 from drainfsm.errors import (
     CheckpointError,
     ConfigError,
@@ -22,10 +23,6 @@ from drainfsm.store.base import ObjectStore
 from drainfsm.store.generations import is_pruned, read_manifest, verify_generation
 
 log = logging.getLogger("drainfsm.checkpoint")
-
-SIZES = "sizes"
-CHECKSUMS = "checksums"
-FALLBACK = "fallback"
 ALLOW = "set reshard = true in [checkpoint]"
 
 
@@ -37,8 +34,8 @@ def check_job(port: RankPort, target: RestoreTarget) -> bool:
         RestoreRefusedError: it has, and was not.
     """
     settings = port.settings
-    if settings.verify not in (SIZES, CHECKSUMS):
-        raise ConfigError(f"verify {settings.verify!r}: choose {SIZES} or {CHECKSUMS}")
+    if settings.verify not in RESTORE_CHECKS:
+        raise ConfigError(f"verify '{settings.verify}': choose {' or '.join(RESTORE_CHECKS)}")
     if settings.reshard:
         return (target.world_size, target.layout) != (port.world_size, settings.layout)
     if target.world_size != port.world_size:
@@ -90,7 +87,7 @@ def may_fall_back(port: RankPort, error: CheckpointError) -> bool:
     """Only damage is a reason: what is fine, and was written by a newer drainfsm or for another
     job, is not given up for something older."""
     damaged = isinstance(error, ManifestMismatchError) and not isinstance(error, FormatUnknownError)
-    return damaged and port.settings.on_refused == FALLBACK
+    return damaged and port.settings.on_refused == OnRefused.FALLBACK
 
 
 @contextlib.contextmanager

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from drainfsm.checkpoint.gate import (
-    CHECKSUMS,
-    FALLBACK,
     check_job,
     committed_target,
     earlier,
@@ -33,6 +31,7 @@ from drainfsm.core.manifest import DCP_SAVER, Entry, Manifest
 from drainfsm.core.orders import RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.state import periodic_id
+from drainfsm.core.words import OnRefused, Verification
 from drainfsm.errors import (
     ConfigError,
     DrainfsmError,
@@ -185,11 +184,11 @@ class OwnCheckpoint:
                 "ranks, and only they can read it again: start the job with as many"
             )
         manifest = verified_manifest(self._port, self._store, target, saver=self._saver)
-        if self._port.settings.verify == CHECKSUMS:
+        if self._port.settings.verify == Verification.CHECKSUMS:
             verify_checksums(self._store, target.generation_id, self._to_verify(manifest))
 
     def _to_verify(self, manifest: Manifest) -> Sequence[Entry]:
-        if self._port.settings.on_refused == FALLBACK:
+        if self._port.settings.on_refused == OnRefused.FALLBACK:
             return manifest.entries
         if self._shared:
             return manifest.entries[self._port.rank :: self._port.world_size]

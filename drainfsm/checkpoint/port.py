@@ -9,6 +9,7 @@ from drainfsm.core.events import MemoryShortage
 from drainfsm.core.manifest import Entry
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
+from drainfsm.core.words import Verification
 
 
 class RankPort(Protocol):
@@ -69,7 +70,7 @@ class RankPort(Protocol):
         manifest_digest: str,
         step: int,
         restore_ms: int,
-        verification: str,
+        verification: Verification,
         refused: Sequence[RefusedGeneration] = (),
         saved_world_size: int = 0,
         saved_layout: dict[str, int] | None = None,

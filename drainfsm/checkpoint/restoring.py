@@ -8,7 +8,6 @@ from functools import partial
 
 from drainfsm.checkpoint.exchange import Exchange
 from drainfsm.checkpoint.gate import (
-    CHECKSUMS,
     check_job,
     committed_target,
     earlier,
@@ -22,6 +21,7 @@ from drainfsm.checkpoint.reader import GenerationReader, check_targets, load, so
 from drainfsm.core.manifest import DCP_SAVER
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.requeue import RefusedGeneration
+from drainfsm.core.words import Verification
 from drainfsm.errors import ManifestMismatchError, RestoreRefusedError
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.generations import verify_checksums
@@ -78,7 +78,7 @@ def _restore_one(
     manifest = exchange.from_coordinator(
         lambda: verified_manifest(port, store, target, saver=DCP_SAVER)
     )
-    if port.settings.verify == CHECKSUMS:
+    if port.settings.verify == Verification.CHECKSUMS:
         share = manifest.entries[port.rank :: port.world_size]
         exchange.share(lambda: verify_checksums(store, manifest.generation_id, share))
     saved = Saved(

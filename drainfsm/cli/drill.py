@@ -20,6 +20,7 @@ from drainfsm.core.events import CheckpointDrilled
 from drainfsm.core.manifest import Commit, Manifest
 from drainfsm.core.orders import target_of
 from drainfsm.core.text import printable
+from drainfsm.core.words import DrillOutcome, Verification
 from drainfsm.errors import (
     ConfigError,
     GenerationPrunedError,
@@ -30,10 +31,9 @@ from drainfsm.errors import (
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.store import CommitLog, ObjectStore
-from drainfsm.store.drills import FAILED, VERIFIED, record_drill
+from drainfsm.store.drills import record_drill
 from drainfsm.store.generations import read_manifest, verify_generation
 
-CHECKSUMS, LOADED, RESTORED = "checksums", "loaded", "restored"
 COMMAND_S_MAX = 3_600.0
 
 USAGE = """drill restore --store URL_OR_PATH --job NAME [--generation ID] [--checksums-only]
@@ -97,35 +97,37 @@ def main(argv: Sequence[str]) -> int:
     )
     name = record_drill(store, event, job_id=job, now_unix_ms=Clock().now_unix_ms())
     _tell(event, commit, name, as_json=arguments.json)
-    return 0 if event.outcome == VERIFIED else 1
+    return 0 if event.outcome == DrillOutcome.VERIFIED else 1
 
 
 class Drilled(NamedTuple):
-    verification: str
+    verification: Verification
     """How far it was verified, or the check that it did not pass."""
 
     detail: str
-    outcome: str = VERIFIED
+    outcome: DrillOutcome = DrillOutcome.VERIFIED
 
 
 def drill(store: ObjectStore, commit: Commit, *, loads: bool) -> Drilled:
     """Raises: GenerationPrunedError."""
     checked = _tried(lambda: _check(store, commit))
-    if checked.outcome == FAILED:
+    if checked.outcome == DrillOutcome.FAILED:
         return checked
     if not loads:
-        return Drilled(CHECKSUMS, "not loaded: --checksums-only")
-    return _tried(lambda: _load(store, _manifest(store, commit)), verification=LOADED)
+        return Drilled(Verification.CHECKSUMS, "not loaded: --checksums-only")
+    return _tried(lambda: _load(store, _manifest(store, commit)), verification=Verification.LOADED)
 
 
-def _tried(what: Callable[[], Drilled], *, verification: str = CHECKSUMS) -> Drilled:
+def _tried(
+    what: Callable[[], Drilled], *, verification: Verification = Verification.CHECKSUMS
+) -> Drilled:
     """A generation that a restart could not use is an outcome."""
     try:
         return what()
     except GenerationPrunedError:
         raise
     except (ManifestMismatchError, RestoreRefusedError) as error:
-        return Drilled(verification, str(error), FAILED)
+        return Drilled(verification, str(error), DrillOutcome.FAILED)
 
 
 def _manifest(store: ObjectStore, commit: Commit) -> Manifest:
@@ -142,7 +144,7 @@ def _check(store: ObjectStore, commit: Commit) -> Drilled:
         if there != here:
             raise ManifestMismatchError(f"the manifest says {what} {there}, not {here}")
     verify_generation(store, manifest, checksums=True)
-    return Drilled(CHECKSUMS, "")
+    return Drilled(Verification.CHECKSUMS, "")
 
 
 def rehearse(store: ObjectStore, commit: Commit, config: RunConfig, *, timeout_s: float) -> Drilled:
@@ -161,16 +163,20 @@ def rehearse(store: ObjectStore, commit: Commit, config: RunConfig, *, timeout_s
         return await rehearsal.run(timeout_s=timeout_s)
 
     done = asyncio.run(run())
-    return Drilled(RESTORED, done.detail, VERIFIED if done.restored else FAILED)
+    return Drilled(
+        Verification.RESTORED,
+        done.detail,
+        DrillOutcome.VERIFIED if done.restored else DrillOutcome.FAILED,
+    )
 
 
 def _load(store: ObjectStore, manifest: Manifest) -> Drilled:
     if find_spec("torch") is None:
-        return Drilled(CHECKSUMS, "not loaded: torch is not installed here")
+        return Drilled(Verification.CHECKSUMS, "not loaded: torch is not installed here")
     from drainfsm.checkpoint.drill import can_load, load_generation
 
     if not can_load(manifest):
-        return Drilled(CHECKSUMS, f"not loaded: written by {manifest.saver}")
+        return Drilled(Verification.CHECKSUMS, f"not loaded: written by {manifest.saver}")
     loaded = load_generation(store, manifest)
     told = (
         f"{loaded.tensor_count} tensors of {loaded.tensor_bytes:,} bytes, "
@@ -178,7 +184,7 @@ def _load(store: ObjectStore, manifest: Manifest) -> Drilled:
     )
     if loaded.not_unpickled:
         told += f"; not unpickled, for want of the job's code: {', '.join(loaded.not_unpickled)}"
-    return Drilled(LOADED, told)
+    return Drilled(Verification.LOADED, told)
 
 
 def _committed(store: ObjectStore, *, job_id: str, generation_id: str | None) -> Commit:
@@ -203,7 +209,7 @@ def _tell(event: CheckpointDrilled, commit: Commit, name: str, *, as_json: bool)
         sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
         return
     seconds = f"{event.drill_ms / 1_000:.3f} s"
-    verified = event.outcome == VERIFIED
+    verified = event.outcome == DrillOutcome.VERIFIED
     print(
         f"{event.outcome}: {event.generation_id} (step {event.step}), {commit.file_count} files, "
         f"{commit.total_bytes:,} bytes, "

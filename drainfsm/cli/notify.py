@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _give(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
-    from drainfsm.core.notice import Notice, NoticeClass
+    from drainfsm.core.notice import Cause, Notice, NoticeClass
     from drainfsm.runtime.agent.notify import give_notice
     from drainfsm.runtime.clock import Clock
 
@@ -63,7 +63,7 @@ def _give(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
     notice = Notice(
         source=SOURCE,
         native_id=arguments.id or secrets.token_hex(4),
-        cause=arguments.cause or "unknown",
+        cause=Cause(arguments.cause or Cause.UNKNOWN),
         notice_class=NoticeClass.SOFT if arguments.soft else NoticeClass.HARD,
         deadline_unix_ms=deadline_of(arguments, now_unix_ms=now_unix_ms),
         received_unix_ms=now_unix_ms,

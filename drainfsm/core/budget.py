@@ -6,12 +6,12 @@ that are already spent drop out. Everything here is in whole milliseconds.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from drainfsm.core.quantiles import samples_needed, upper_bound
+from drainfsm.core.words import Word
 
 QUIESCE_QUANTILE = 0.95
 DURABLE_QUANTILE = 0.99
@@ -78,18 +78,29 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     store: str
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Basis(Word):
     """Where one term of the rule comes from."""
 
-    value_ms: int
-    basis: str
-    """``quantile`` (distribution-free bound), ``observed_max``, ``sizing`` or ``allowance``."""
+    QUANTILE = "quantile"
+    """A bound of the quantile that holds for any distribution."""
 
+    OBSERVED_MAX = "observed_max"
+    SIZING = "sizing"
+    """Bytes by bandwidth, and the fixed cost."""
+
+    ALLOWANCE = "allowance"
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One term of the rule, and what it rests on."""
+
+    value_ms: int
+    basis: Basis
     sample_count: int
     samples_needed: int
 
 
-class Stage(enum.StrEnum):
+class Stage(Word):
     """How far the drain is: terms of earlier stages are spent and drop out."""
 
     NOTICE = "notice"
@@ -169,21 +180,21 @@ def _ceil_div(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
-def evidence(values_ms: Sequence[int], *, quantile: float, floor_ms: int, basis: str) -> Evidence:
+def evidence(values_ms: Sequence[int], *, quantile: float, floor_ms: int, basis: Basis) -> Evidence:
     """The quantile's bound; with too few samples the observed maximum or the floor."""
     needed = samples_needed(quantile)
     bound = upper_bound(values_ms, quantile=quantile)
     if bound is not None:
         return Evidence(
             value_ms=bound,
-            basis="quantile",
+            basis=Basis.QUANTILE,
             sample_count=len(values_ms),
             samples_needed=needed,
         )
     observed = max(values_ms, default=0)
     return Evidence(
         value_ms=max(observed, floor_ms),
-        basis="observed_max" if observed > floor_ms else basis,
+        basis=Basis.OBSERVED_MAX if observed > floor_ms else basis,
         sample_count=len(values_ms),
         samples_needed=needed,
     )
@@ -234,20 +245,20 @@ def _terms(
             [s.quiesce_ms for s in samples if s.quiesce_ms is not None],
             quantile=QUIESCE_QUANTILE,
             floor_ms=allowances.quiesce_ms,
-            basis="allowance",
+            basis=Basis.ALLOWANCE,
         )
     if stage in (Stage.NOTICE, Stage.QUIESCED):
         durable = evidence(
             [s.durable_ms for s in alike],
             quantile=DURABLE_QUANTILE,
             floor_ms=sizing_ms(samples, load, allowances),
-            basis="sizing",
+            basis=Basis.SIZING,
         )
     if stage is not Stage.DURABLE:
         commit = evidence(
             [s.commit_ms for s in alike],
             quantile=COMMIT_QUANTILE,
             floor_ms=allowances.commit_ms,
-            basis="allowance",
+            basis=Basis.ALLOWANCE,
         )
     return quiesce, durable, commit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drainfsm.core.budget import Budget, Stage, evaluate
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Notice
 from drainfsm.core.state import Phase, State
 from drainfsm.errors import NoticeRejectedError
 
@@ -30,8 +30,7 @@ def notice_deadline_unix_ms(notice: Notice, *, grace_ms: int, now_unix_ms: int) 
             f"notice {notice.identity}: its deadline is {ahead_ms // 86_400_000} days ahead; "
             "more than a year is taken for a mistake, state the real one"
         )
-    soft = notice.notice_class is NoticeClass.SOFT
-    if ahead_ms < -PAST_MAX_MS or (soft and ahead_ms <= 0):
+    if ahead_ms < -PAST_MAX_MS or (notice.revocable and ahead_ms <= 0):
         raise NoticeRejectedError(
             f"notice {notice.identity}: its deadline is {-ahead_ms / 1_000:.1f} s in the past; "
             "state one ahead, and check the clocks of source and node"

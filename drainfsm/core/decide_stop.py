@@ -16,7 +16,7 @@ from drainfsm.core.deadline import (
     wait_until_unix_ms,
 )
 from drainfsm.core.draft import Draft, reject
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Notice
 from drainfsm.core.state import Drain, HeldNotice, Phase, State, Stop, known, merge
 
 
@@ -52,7 +52,7 @@ def _accept(draft: Draft, notice: Notice, *, deadline_unix_ms: int) -> None:
     skew = max(known_skew, notice.clock_skew_ms)
     budget = budget_of(state, now_unix_ms=now, deadline_unix_ms=effective, clock_skew_ms=skew)
     act_at = now
-    if notice.notice_class is NoticeClass.SOFT:
+    if notice.revocable:
         act_at = latest_safe_start_unix_ms(
             budget, schedule_slack_ms=attempt.allowances.schedule_slack_ms
         )
@@ -100,7 +100,7 @@ def withdraw_notice(draft: Draft, given: i.WithdrawNotice) -> None:
     held = draft.drain.notices.get(f"{given.source}/{given.native_id}")
     if held is None or held.withdrawn:
         return
-    if held.notice.notice_class is NoticeClass.HARD:
+    if not held.notice.revocable:
         raise reject(state, given, f"{held.notice.identity} is HARD and cannot be withdrawn")
     draft.add(
         e.NoticeWithdrawn(source=given.source, native_id=given.native_id, reason=given.reason)

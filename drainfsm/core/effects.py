@@ -13,6 +13,7 @@ import msgspec
 from drainfsm.core import events as e
 from drainfsm.core.deadline import durable_by_unix_ms, kill_by_unix_ms, wait_until_unix_ms
 from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.core.notice import Cause
 from drainfsm.core.state import Phase, State, known
 
 
@@ -62,7 +63,7 @@ class PublishManifest(Effect, frozen=True, kw_only=True):
 
 
 class RecordRequeue(Effect, frozen=True, kw_only=True):
-    cause: str
+    cause: Cause
 
 
 class LeaveRanks(Effect, frozen=True, kw_only=True):
@@ -125,7 +126,7 @@ def effects_of(event: e.Event, state: State) -> tuple[AnyEffect, ...]:
         case e.DrainCancelled():
             return (ResumeTraining(),)
         case e.AttemptLost() if state.phase is Phase.LOST:
-            return (RecordRequeue(cause="lost"), LeaveRanks(kill_by_unix_ms=None))
+            return (RecordRequeue(cause=Cause.LOST), LeaveRanks(kill_by_unix_ms=None))
         case e.AttemptFinished():
             return (RecordRequeue(cause=_own_end(event.exit_code)),)
         case e.Exited(exit_code=code) if state.attempt.requeue is None:
@@ -135,9 +136,9 @@ def effects_of(event: e.Event, state: State) -> tuple[AnyEffect, ...]:
             return ()
 
 
-def _own_end(exit_code: int) -> str:
+def _own_end(exit_code: int) -> Cause:
     """Of a job that ended by itself, in a drain that had not stopped it or in none."""
-    return "finished" if exit_code == 0 else "failed"
+    return Cause.FINISHED if exit_code == 0 else Cause.FAILED
 
 
 def _leave(state: State, *, now_unix_ms: int) -> tuple[AnyEffect, ...]:

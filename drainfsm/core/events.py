@@ -15,6 +15,7 @@ import msgspec
 from drainfsm.core.budget import Allowances, Budget, Sample
 from drainfsm.core.notice import Notice
 from drainfsm.core.requeue import RefusedGeneration, RequeueRecord
+from drainfsm.core.words import Accumulation, CordonOutcome, DrillOutcome, Verification
 
 
 def snake_case(class_name: str) -> str:
@@ -113,9 +114,7 @@ class DrainCancelled(Fact, frozen=True, kw_only=True):
 class NodeCordoned(Fact, frozen=True, kw_only=True):
     """Outcome of asking the platform to schedule nothing new on the nodes that leave."""
 
-    outcome: str
-    """``success``, ``failed``, ``timed_out`` or ``not_configured``."""
-
+    outcome: CordonOutcome
     duration_ms: int
     detail: str = ""
     quiesce_by_unix_ms: int
@@ -134,9 +133,7 @@ class StopStepAgreed(Fact, frozen=True, kw_only=True):
     step_ms: int
     """Longest recent step of any rank: the estimate by which the step is reachable in time."""
 
-    accumulation: str
-    """``finish`` or ``discard``: what happens to a partial gradient accumulation."""
-
+    accumulation: Accumulation
     quiesce_by_unix_ms: int
     budget: Budget
 
@@ -358,9 +355,7 @@ class CheckpointRestored(Fact, frozen=True, kw_only=True, omit_defaults=True):
     manifest_digest: str
     step: int
     restore_ms: int
-    verification: str
-    """``sizes`` or ``checksums``."""
-
+    verification: Verification
     refused: tuple[RefusedGeneration, ...] = ()
     """What should have been restored in place of it, and was damaged; the recorded one first."""
 
@@ -398,15 +393,11 @@ class CheckpointDrilled(Fact, frozen=True, kw_only=True):
     generation_id: str
     manifest_digest: str
     step: int
-    verification: str
-    """``checksums``: every byte was read and hashed; ``loaded``: and every tensor loaded;
-    ``restored``: the job's own command restored it on all of its ranks, checking every byte. Of
-    a drill that failed: the check that was not passed."""
+    verification: Verification
+    """Of a drill that failed: the check that was not passed."""
 
     drill_ms: int
-    outcome: str
-    """``verified`` or ``failed``."""
-
+    outcome: DrillOutcome
     detail: str = ""
 
 

@@ -14,6 +14,7 @@ from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.events import MemoryShortage, MissingRank, NodeExit
 from drainfsm.core.notice import Notice
 from drainfsm.core.requeue import RefusedGeneration, RequeueRecord
+from drainfsm.core.words import Accumulation, CordonOutcome, Verification
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +59,7 @@ class WithdrawNotice(Input, frozen=True, kw_only=True):
 
 
 class ReportCordon(Input, frozen=True, kw_only=True):
-    outcome: str
+    outcome: CordonOutcome
     duration_ms: int
     detail: str = ""
     drain_id: str = ""
@@ -89,7 +90,7 @@ class ReportPositions(Input, frozen=True, kw_only=True):
     """Every node answered the hold."""
 
     positions: tuple[NodePosition, ...]
-    accumulation: str = "finish"
+    accumulation: Accumulation = Accumulation.FINISH
     drain_id: str = ""
     """Whose hold they answer; empty: the present drain's. Those of an earlier one add nothing."""
 
@@ -182,7 +183,7 @@ class ReportRestored(Input, frozen=True, kw_only=True):
     manifest_digest: str
     step: int
     restore_ms: int
-    verification: str
+    verification: Verification
     refused: tuple[RefusedGeneration, ...] = ()
     """What should have been restored in place of it, and was damaged; the recorded one first."""
 

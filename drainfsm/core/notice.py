@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
-import enum
-
 import msgspec
+
+from drainfsm.core.words import Word
 
 SIGNAL_SOURCE = "signal"
 """The source of a notice that came as a bare signal: it says neither when nor why."""
 
 
-class NoticeClass(enum.StrEnum):
-    """Whether the statement can be taken back."""
+class NoticeClass(Word):
+    """Whether the statement can be taken back. One of a class that is not known cannot."""
 
     HARD = "hard"
     """Irrevocable: deletionTimestamp, Spot interruption, preemption in its grace."""
 
     SOFT = "soft"
     """Revocable or movable: cordon, rebalance, maintenance window, Slurm EndTime."""
+
+
+class Cause(Word):
+    """Why capacity goes away. Sources may state words of their own: ``Cause("flood")``."""
+
+    UNKNOWN = "unknown"
+    """There is no evidence."""
+
+    SPOT_INTERRUPTION = "spot_interruption"
+    REBALANCE_RECOMMENDATION = "rebalance_recommendation"
+    SCALE_IN = "scale_in"
+    CAPACITY_END = "capacity_end"
+    HOST_MAINTENANCE = "host_maintenance"
+    TIME_LIMIT = "time_limit"
+    TIME_LIMIT_SHORTENED = "time_limit_shortened"
+    PREEMPTION = "preemption"
+    REQUEUE = "requeue"
+    CANCELLED = "cancelled"
+    NODE_FAILURE = "node_failure"
+    OUT_OF_MEMORY = "out_of_memory"
+    NODE_FAILING = "node_failing"
+    NODE_REBOOT = "node_reboot"
+    NODE_DRAIN = "node_drain"
+    RESERVATION_END = "reservation_end"
+    JOB_TIMEOUT = "job_timeout"
+    """The job's own limit on an attempt."""
+
+    FINISHED = "finished"
+    """No drain: the job ended by itself, with exit code 0."""
+
+    FAILED = "failed"
+    """No drain: the job ended by itself, with another exit code."""
+
+    LOST = "lost"
+    """The attempt went away without leaving."""
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -33,8 +68,8 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     native_id: str
     """What the source calls it; stable over repeats (an event id, a pod uid, a payload hash)."""
 
-    cause: str
-    """Why, as evidence says: ``spot_interruption``, ``time_limit`` …; ``unknown`` without any."""
+    cause: Cause
+    """Why, as evidence says."""
 
     notice_class: NoticeClass
     deadline_unix_ms: int | None
@@ -51,6 +86,10 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     detail: str = ""
     """Free text for the postmortem."""
+
+    @property
+    def revocable(self) -> bool:
+        return self.notice_class == NoticeClass.SOFT
 
     @property
     def identity(self) -> str:

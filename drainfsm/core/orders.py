@@ -6,6 +6,7 @@ import msgspec
 
 from drainfsm.core.manifest import Commit
 from drainfsm.core.requeue import Digests
+from drainfsm.core.words import Checksum, OnRefused, Verification
 
 
 class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,15 +18,14 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     every_s: int = 0
     """A periodic save at the first boundary after so many seconds since the last; 0: off."""
 
-    checksum: str = "xxh3_128"
-    """``xxh3_128`` or ``sha256``, of every file, computed while it is written."""
+    checksum: Checksum = Checksum.XXH3_128
+    """Of every file, computed while it is written."""
 
-    verify: str = "sizes"
+    verify: Verification = Verification.SIZES
     """What a restore checks: ``sizes`` (fast gate) or ``checksums`` (reads every byte)."""
 
-    on_refused: str = "fail"
-    """When the recorded generation is damaged: ``fail``, or ``fallback`` to the committed one
-    before it."""
+    on_refused: OnRefused = OnRefused.FAIL
+    """When the recorded generation is damaged."""
 
     reshard: bool = False
     """Restore what another number of ranks, or another layout, has saved."""

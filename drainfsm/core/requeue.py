@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from drainfsm.core.manifest import FORMAT_VERSION
+from drainfsm.core.notice import Cause
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -48,7 +49,7 @@ class RequeueRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: int
     """The attempt that leaves."""
 
-    cause: str
+    cause: Cause
     """The notice's cause; ``finished``, ``failed`` or ``lost`` where there was no drain."""
 
     generation_id: str | None

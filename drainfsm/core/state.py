@@ -9,7 +9,7 @@ import msgspec
 
 from drainfsm.core.budget import Allowances, Load, Sample
 from drainfsm.core.events import NodeSteps
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice
 from drainfsm.core.requeue import RequeueRecord
 
 T = TypeVar("T")
@@ -83,10 +83,9 @@ def merge(held: HeldNotice | None, notice: Notice, *, deadline_unix_ms: int) -> 
 
 def _precedence(notice: Notice) -> tuple[Any, ...]:
     """HARD before SOFT, then the content: a choice that no order of arrival changes."""
-    soft = notice.notice_class is NoticeClass.SOFT
     deadline = -1 if notice.deadline_unix_ms is None else notice.deadline_unix_ms
     said = (notice.cause, notice.detail, notice.nodes, notice.clock_skew_ms)
-    return (soft, deadline, *said, notice.received_unix_ms)
+    return (notice.revocable, deadline, *said, notice.received_unix_ms)
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -221,7 +220,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.deadline_unix_ms - self.clock_skew_ms
 
     @property
-    def cause(self) -> str:
+    def cause(self) -> Cause:
         """Of the notice with the earliest deadline; the identity breaks ties, not the order."""
         earliest = min(self.notices.values(), key=lambda n: (n.earliest_unix_ms, n.notice.identity))
         return earliest.notice.cause
@@ -236,7 +235,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def has_hard_notice(self) -> bool:
-        return any(n.notice.notice_class is NoticeClass.HARD for n in self.notices.values())
+        return any(not n.notice.revocable for n in self.notices.values())
 
 
 class State(msgspec.Struct, frozen=True, gc=False):

@@ -11,6 +11,7 @@ import msgspec
 
 from drainfsm.core.budget import Allowances
 from drainfsm.core.orders import CapacitySettings, CheckpointSettings
+from drainfsm.core.words import RESTORE_CHECKS, Accumulation, Checksum, OnRefused
 from drainfsm.errors import ConfigError
 
 JOB_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -61,7 +62,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     cordon: str = ""
     """Name of the cordon, by entry point; empty: none is configured."""
 
-    accumulation: str = "finish"
+    accumulation: Accumulation = Accumulation.FINISH
     state_dir: Path
     """Journals, the embedded server's data."""
 
@@ -112,16 +113,17 @@ def _problems(config: RunConfig) -> Iterator[tuple[str, str]]:
     for name in config.signals:
         if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
             yield "signal", f"{name!r} is no signal that can be heard"
-    yield from _choice("accumulation", config.accumulation, ("finish", "discard"))
+    saving = config.checkpoint
+    yield from _choice("accumulation", config.accumulation, tuple(Accumulation))
     yield from _choice("log_format", config.log_format, LOG_FORMATS)
-    yield from _choice("checksum", config.checkpoint.checksum, ("xxh3_128", "sha256"))
-    yield from _choice("verify", config.checkpoint.verify, ("sizes", "checksums"))
-    yield from _choice("on_refused", config.checkpoint.on_refused, ("fail", "fallback"))
+    yield from _choice("checksum", saving.checksum, tuple(Checksum))
+    yield from _choice("verify", saving.verify, RESTORE_CHECKS)
+    yield from _choice("on_refused", saving.on_refused, tuple(OnRefused))
 
 
-def _choice(option: str, value: str, choices: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    if value not in choices:
-        yield option, f"{value!r} is none of {', '.join(choices)}"
+def _choice(option: str, word: str, choices: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    if word not in choices:
+        yield option, f"'{word}' is none of {', '.join(choices)}"
 
 
 def _node_problems(config: RunConfig) -> Iterator[tuple[str, str]]:

@@ -19,8 +19,6 @@ DRILLS = "drills/"
 NO_EPOCH = 0
 """Attempts count from 1."""
 
-VERIFIED, FAILED = "verified", "failed"
-
 
 def record_drill(
     store: ObjectStore, event: CheckpointDrilled, *, job_id: str, now_unix_ms: int

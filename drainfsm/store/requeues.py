@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from drainfsm.core.codec import decode_object, encode_object
 from drainfsm.core.manifest import Commit
+from drainfsm.core.notice import Cause
 from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
 from drainfsm.errors import (
     CommitLogError,
@@ -19,7 +20,6 @@ from drainfsm.store.commits import Claimed, CommitLog
 from drainfsm.store.generations import read_manifest
 from drainfsm.store.settling import put_settled
 
-LOST = "lost"
 """Cause of an attempt that left no record of its own."""
 
 
@@ -113,7 +113,7 @@ def _lost(
     return RequeueRecord(
         job_id=job_id,
         epoch=epoch,
-        cause=LOST,
+        cause=Cause.LOST,
         generation_id=commit.generation_id if commit else None,
         manifest_digest=commit.manifest_digest if commit else None,
         step=commit.step if commit else None,

@@ -13,9 +13,10 @@ from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.decider import decide
 from drainfsm.core.events import Event, kind_of, snake_case
 from drainfsm.core.fold import Fold
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.core.records import Record
 from drainfsm.core.state import State
+from drainfsm.core.words import CordonOutcome
 from drainfsm.errors import DrainfsmError
 
 NOON_UNIX_MS = 1_800_000_000_000
@@ -143,7 +144,7 @@ class Scenario:
             notice=Notice(
                 source=source,
                 native_id=native_id,
-                cause="spot_interruption",
+                cause=Cause.SPOT_INTERRUPTION,
                 notice_class=NoticeClass.HARD if hard else NoticeClass.SOFT,
                 deadline_unix_ms=None if in_ms is None else self.now_unix_ms + in_ms,
                 received_unix_ms=self.now_unix_ms,
@@ -152,7 +153,7 @@ class Scenario:
         )
 
     def cordoned(self) -> i.ReportCordon:
-        return i.ReportCordon(outcome="success", duration_ms=20)
+        return i.ReportCordon(outcome=CordonOutcome.SUCCESS, duration_ms=20)
 
     def ranks(self, node: int) -> tuple[int, ...]:
         first = node * self.ranks_per_node

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.events import MissingRank
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import Phase, State, generation_id
+from drainfsm.core.words import CordonOutcome
 
 __all__ = ["durations_ms", "good_input", "inputs", "notices"]
 
@@ -155,7 +156,7 @@ def _ends(state: State) -> st.SearchStrategy[i.AnyInput]:
     record = RequeueRecord(
         job_id=state.attempt.job_id,
         epoch=state.attempt.epoch,
-        cause="spot_interruption",
+        cause=Cause.SPOT_INTERRUPTION,
         generation_id=None,
         manifest_digest=None,
         step=None,
@@ -219,7 +220,7 @@ def good_input(state: State, *, ranks_per_node: int = 2) -> i.AnyInput | None:
     generation = "" if save is None else save.generation_id
     match state.phase:
         case Phase.NOTICED if state.current.hold is None:
-            return i.ReportCordon(outcome="success", duration_ms=1)
+            return i.ReportCordon(outcome=CordonOutcome.SUCCESS, duration_ms=1)
         case Phase.NOTICED:
             return _good_positions(state, ranks_per_node=ranks_per_node)
         case Phase.QUIESCING if stop is not None:

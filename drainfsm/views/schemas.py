@@ -80,6 +80,8 @@ def _schema(type_: Any, *, title: str, version: int) -> Schema:
     )
     for name, definition in definitions.items():
         _describe(name, definition)
+        if "enum" in definition:  # a newer version may know more words
+            definition |= {"type": "string", "x-extensible-enum": definition.pop("enum")}
     head: Schema = {"$schema": DRAFT, "title": title, "x-version": version}
     if type_ is _RecordOnWire:
         return head | {"$defs": definitions}

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from drainfsm.core import events as e
 from drainfsm.core.budget import (
     Allowances,
+    Basis,
     Budget,
     Stage,
     comparable,
@@ -139,7 +140,7 @@ def under(
         [sample.durable_ms for sample in comparable(samples, attempt.load)],
         quantile=settings.quantile,
         floor_ms=sizing_ms(samples, attempt.load, allowances),
-        basis="sizing",
+        basis=Basis.SIZING,
     )
     needed_ms = made.needed_ms - made.durable.value_ms + durable.value_ms
     return replace(made, durable=durable, needed_ms=needed_ms, fits=made.remaining_ms > needed_ms)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from drainfsm.core.notice import NoticeClass
+from drainfsm.core.notice import Cause, NoticeClass
 from drainfsm.testing.notice_sink import RecordingSink
 from drainfsm_adapters.ledger import NONE, Ledger, Observed, Reading, unknown
 from drainfsm_adapters.server_clock import ServerClock
@@ -50,7 +50,7 @@ class Told:
 def event(in_s: int | None, *, notice_class: NoticeClass = SOFT, key: str = "e") -> Observed:
     return Observed(
         key=key,
-        cause="host_maintenance",
+        cause=Cause.HOST_MAINTENANCE,
         notice_class=notice_class,
         stated_unix_ms=None if in_s is None else NOW_UNIX_MS + in_s * 1_000,
     )

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from drainfsm.core.notice import NoticeClass
+from drainfsm.core.notice import Cause, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm.testing.adapter_contract import check_adapter, context_for
 from drainfsm.testing.metadata import Fault, TencentMetadataServer
@@ -155,7 +155,7 @@ def signal(*, held_s: float = 0.0) -> Signal:
 
 
 def present() -> Reading:
-    event = Observed(key="k", cause="unknown", notice_class=NoticeClass.HARD)
+    event = Observed(key="k", cause=Cause.UNKNOWN, notice_class=NoticeClass.HARD)
     return Reading(events=(event,))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from drainfsm.adapter import AdapterContext, Departure, Interpreter, Staying
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.clock import Clock
 from drainfsm.testing.adapter_contract import check_adapter, context_for
@@ -176,7 +176,7 @@ def test_one_signal_of_many_nodes_is_one_question(program: Program) -> None:
     signal = Notice(
         source="signal",
         native_id="SIGTERM",
-        cause="unknown",
+        cause=Cause.UNKNOWN,
         notice_class=NoticeClass.HARD,
         deadline_unix_ms=None,
         received_unix_ms=Clock().now_unix_ms(),
@@ -376,7 +376,7 @@ def test_one_warning_on_every_node_is_one_and_the_next_is_none(program: Program)
         return Notice(
             source="signal",
             native_id="SIGUSR1",
-            cause="unknown",
+            cause=Cause.UNKNOWN,
             notice_class=NoticeClass.HARD,
             deadline_unix_ms=None,
             received_unix_ms=Clock().now_unix_ms() + after_ms,

@@ -21,7 +21,8 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PUBLIC = {
     "drainfsm": "Checkpoint OwnCheckpoint Session __version__ attach errors",
     "drainfsm.machine": (
-        "AbortSave Allowances AnyEffect AnyInput Attempt CordonNodes Drain DrainMachine Effect "
+        "AbortSave Accumulation Allowances AnyEffect AnyInput Attempt Cause CordonNodes "
+        "CordonOutcome Drain DrainMachine Effect "
         "FormWorld HoldRanks LeaveRanks MemoryShortage MissingRank NodeExit NodePosition Notice "
         "NoticeClass Phase PublishManifest ReceiveNotice Record RecordRequeue ReleaseTo "
         "ReportCheckpoint "
@@ -29,11 +30,11 @@ PUBLIC = {
         "ReportHealthyStep ReportPositions ReportPublished ReportQuiesced ReportRanksLost "
         "ReportRequeueRecorded ReportRestoreRefused ReportRestored ReportSaveFailed ReportSource "
         "ReportStaged ReportVerified RequeueRecord ResumeTraining Sample StartAttempt StartSave "
-        "State Tick VerifyEntries WithdrawNotice"
+        "State Tick Verification VerifyEntries WithdrawNotice"
     ),
     "drainfsm.adapter": (
-        "Adapter AdapterContext AdapterFactory Departure GROUP Interpreter Notice NoticeClass "
-        "NoticeSink Staying adapter_names load_adapter"
+        "Adapter AdapterContext AdapterFactory Cause Departure GROUP Interpreter Notice "
+        "NoticeClass NoticeSink Staying adapter_names load_adapter"
     ),
     "drainfsm.log": "Connection Journal Record connect journals read_journal",
     "drainfsm.testing": (

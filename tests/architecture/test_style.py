@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -76,3 +78,14 @@ def test_whoever_decodes_foreign_bytes_catches_what_decoders_raise() -> None:
     ]
     own_bytes = ("drainfsm/demo/", "drainfsm/testing/")
     assert [name for name in loose if not name.startswith(own_bytes)] == []
+
+
+def test_every_planted_fault_still_finds_its_text() -> None:
+    spec = importlib.util.spec_from_file_location("faults", ROOT / "tests/mutants/faults.py")
+    assert spec is not None
+    assert spec.loader is not None
+    faults = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = faults
+    spec.loader.exec_module(faults)
+    counts = {one.name: (ROOT / one.file).read_text().count(one.old) for one in faults.FAULTS}
+    assert {name: count for name, count in counts.items() if count != 1} == {}

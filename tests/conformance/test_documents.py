@@ -17,6 +17,7 @@ from drainfsm.core.codec import encode, encode_object
 from drainfsm.core.events import KINDS
 from drainfsm.core.lifecycle import LIFECYCLE
 from drainfsm.core.manifest import Claim, Commit, Entry, Manifest
+from drainfsm.core.notice import Cause
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import Phase
 from drainfsm.testing.scenario import Scenario
@@ -52,7 +53,7 @@ OBJECTS: dict[str, msgspec.Struct] = {
     "requeue_record": RequeueRecord(
         job_id="job",
         epoch=1,
-        cause="finished",
+        cause=Cause.FINISHED,
         generation_id=None,
         manifest_digest=None,
         step=None,

@@ -16,6 +16,7 @@ from drainfsm.core import inputs as i
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.deadline import next_wake_unix_ms
 from drainfsm.core.events import EVENT_TYPES, Fact
+from drainfsm.core.notice import Cause
 from drainfsm.core.records import Record
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.errors import InputRejectedError, NoticeRejectedError
@@ -32,7 +33,7 @@ SAMPLE = Sample(world_size=4, save_bytes=7, store=STORE, durable_ms=10, commit_m
 RECORD = RequeueRecord(
     job_id="job",
     epoch=1,
-    cause="unknown",
+    cause=Cause.UNKNOWN,
     generation_id=None,
     manifest_digest=None,
     step=None,

@@ -12,6 +12,7 @@ from torch import nn
 from drainfsm.checkpoint import Checkpoint
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import generation_id
+from drainfsm.core.words import Verification
 from drainfsm.errors import ManifestMismatchError
 from drainfsm.store import open_store
 from drainfsm_kit.ranks import RecordedPort, commit_saved
@@ -56,7 +57,7 @@ def test_a_checkpoint_on_s3_is_restored_bit_for_bit_and_verified(
     store = open_store(url)
     target = commit_saved(store, tmp_path, generation=GENERATION, step=0, world_size=1)
     again = job(2)
-    settings = CheckpointSettings(verify="checksums")
+    settings = CheckpointSettings(verify=Verification.CHECKSUMS)
     port = RecordedPort(tmp_path, store_url=url, settings=settings, restore_target=target)
     assert Checkpoint(port, model=again).restore() == 1
     for name, value in saved.state_dict().items():

@@ -15,6 +15,7 @@ from drainfsm.cli.main import main
 from drainfsm.core import events as e
 from drainfsm.core.manifest import Manifest
 from drainfsm.core.orders import CheckpointSettings
+from drainfsm.core.words import OnRefused, Verification
 from drainfsm.store import open_store
 from drainfsm.store.generations import read_manifest
 from drainfsm_kit.running import RunningJob
@@ -32,7 +33,7 @@ def script() -> str:
 def drained(job: RunningJob, *, epoch: int) -> tuple[Manifest, float]:
     """One attempt with a periodic save and a drain: its manifest, and the weight that it saved."""
     settings = CheckpointSettings(
-        every_steps=EVERY_STEPS, verify="checksums", on_refused="fallback"
+        every_steps=EVERY_STEPS, verify=Verification.CHECKSUMS, on_refused=OnRefused.FALLBACK
     )
     agent = job.start([sys.executable, "-c", script()], checkpoint=settings)
     job.wait_for(e.CheckpointCommitted, epoch=epoch)
@@ -69,7 +70,8 @@ def test_a_flipped_bit_that_ends_the_job_is_in_the_log_and_in_what_is_read_from_
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     agent = job.start(
-        [sys.executable, "-c", script()], checkpoint=CheckpointSettings(verify="checksums")
+        [sys.executable, "-c", script()],
+        checkpoint=CheckpointSettings(verify=Verification.CHECKSUMS),
     )
     assert agent.wait() == 1, agent.output()
     (refused,) = job.find(e.RestoreRefused, 2)
@@ -139,7 +141,7 @@ def test_a_damaged_generation_is_replaced_by_the_one_before_and_never_left_on(
     path.write_bytes(bytes(path.stat().st_size))
     agent = job.start(
         [sys.executable, "-c", script()],
-        checkpoint=CheckpointSettings(verify="checksums", on_refused="fallback"),
+        checkpoint=CheckpointSettings(verify=Verification.CHECKSUMS, on_refused=OnRefused.FALLBACK),
     )
     restored = job.wait_for(e.CheckpointRestored, epoch=2)
     assert restored.generation_id == commits[-1].generation_id

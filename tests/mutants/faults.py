@@ -84,7 +84,7 @@ FAULTS = (
     Fault("an earlier deadline is ignored", STOP, "if before is not None and deadline_unix_ms < before:", "if False:"),
     Fault("a deadline may rise in the table", TABLE, "event.to_unix_ms < state.drain.deadline_unix_ms", "event.to_unix_ms != state.drain.deadline_unix_ms"),
     Fault("years ahead are accepted", DEADLINE, "if ahead_ms > AHEAD_MAX_MS:", "if False:"),
-    Fault("a SOFT notice of the past is accepted", DEADLINE, "or (soft and ahead_ms <= 0)", ""),
+    Fault("a SOFT notice of the past is accepted", DEADLINE, "or (notice.revocable and ahead_ms <= 0)", ""),
     Fault("the skew of a notice is not kept", HANDLERS, "clock_skew_ms=_larger(drain.clock_skew_ms, notice.clock_skew_ms)", "clock_skew_ms=drain.clock_skew_ms"),
     Fault("the wait for ranks ignores the deadline", DEADLINE, "return min(\n        budget.now_unix_ms + quiesce_ms,\n        usable - durable - commit - budget.exit_margin_ms,\n    )", "return budget.now_unix_ms + quiesce_ms"),
     Fault("a shrink does not shorten the wait", HANDLERS, "hold=_no_longer_than(latest, drain.hold)", "hold=drain.hold"),
@@ -94,7 +94,7 @@ FAULTS = (
     # Notices
     Fault("repeats are recorded again", STOP, "if held is not None and _adds_nothing(", "if False and _adds_nothing("),
     Fault("the latest statement wins in place of the precedence", STATE, "notice=min(held.notice, notice, key=_precedence)", "notice=notice"),
-    Fault("a HARD notice can be withdrawn", STOP, "if held.notice.notice_class is NoticeClass.HARD:", "if False:"),
+    Fault("a HARD notice can be withdrawn", STOP, "if not held.notice.revocable:", "if False:"),
     Fault("one withdrawal cancels all", STATE, "all(n.withdrawn for n in self.notices.values())", "any(n.withdrawn for n in self.notices.values())"),
     Fault("a withdrawal cancels after the stop step was agreed", STOP, "and state.phase in (Phase.SCHEDULED, Phase.NOTICED):\n        draft.add(e.DrainCancelled", "and state.phase in (Phase.SCHEDULED, Phase.NOTICED, Phase.QUIESCING):\n        draft.add(e.DrainCancelled"),
     # Stopping
@@ -154,7 +154,7 @@ FAULTS = (
     Fault("a file of another size is taken", MANIFEST, "if stored_bytes[name] != size:", "if False:"),
     Fault("an extra file is taken", MANIFEST, "if extra := sorted(set(stored_bytes) - set(wanted)):", "if extra := []:"),
     Fault("a record of a newer schema is read", CODEC, "    if wire.v > SCHEMA_VERSION:\n        raise _newer(wire.v)\n", ""),
-    Fault("an unknown kind is dropped", CODEC, "events.append(UnknownFact(kind=kind, body=msgspec.Raw(bytes(raw))))", "pass"),
+    Fault("an unknown kind is dropped", CODEC, "events.append(UnknownFact(kind=kind, body=msgspec.Raw(body)))", "pass"),
     Fault("a stored object of a newer format is read", CODEC, "if version > FORMAT_VERSION:", "if False:"),
     # The commit log, and what a restart consumes
     Fault("an older epoch commits behind a newer claim", COMMITS, "if head.epoch > commit.epoch:", "if False:"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from drainfsm.core.manifest import Commit, Entry, Manifest
+from drainfsm.core.notice import Cause
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import generation_id
 from drainfsm.errors import CommitLogError, FencedError, GenerationPrunedError
@@ -201,7 +202,7 @@ class Jobs(RuleBasedStateMachine):
         record = RequeueRecord(
             job_id=JOB,
             epoch=attempt.epoch,
-            cause="test",
+            cause=Cause("test"),
             generation_id=known.generation_id if known else None,
             manifest_digest=known.manifest_digest if known else None,
             step=known.step if known else None,

@@ -22,6 +22,7 @@ from drainfsm.core.codec import encode_lines
 from drainfsm.core.events import CheckpointDrilled
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
+from drainfsm.core.words import DrillOutcome, Verification
 from drainfsm.errors import ManifestMismatchError
 from drainfsm.store import open_store
 from drainfsm.store.drills import read_drills, record_drill
@@ -249,9 +250,9 @@ def test_the_report_tells_of_drills_when_it_is_given_the_store(
             generation_id=target.generation_id,
             manifest_digest=target.manifest_digest,
             step=1,
-            verification="checksums",
+            verification=Verification.CHECKSUMS,
             drill_ms=5,
-            outcome=outcome,
+            outcome=DrillOutcome(outcome),
         )
         record_drill(store, event, job_id=JOB, now_unix_ms=at)
     report = ["report", "--file", str(log), "--job", JOB]

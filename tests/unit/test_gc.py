@@ -10,6 +10,7 @@ import pytest
 from drainfsm.checkpoint.gate import earlier
 from drainfsm.cli.main import main
 from drainfsm.core.manifest import Commit, Manifest
+from drainfsm.core.notice import Cause
 from drainfsm.core.requeue import Capacity, RefusedGeneration, RequeueRecord
 from drainfsm.core.state import generation_id
 from drainfsm.errors import (
@@ -75,7 +76,7 @@ def _leave(store: ObjectStore, commit: Commit, *, epoch: int) -> None:
     record = RequeueRecord(
         job_id="job",
         epoch=epoch,
-        cause="test",
+        cause=Cause("test"),
         generation_id=commit.generation_id,
         manifest_digest=commit.manifest_digest,
         step=commit.step,

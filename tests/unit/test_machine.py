@@ -13,6 +13,7 @@ from drainfsm.core.events import DrainDue, NodeCordoned
 from drainfsm.core.lifecycle import LIFECYCLE
 from drainfsm.core.records import Record
 from drainfsm.core.state import Phase
+from drainfsm.core.words import CordonOutcome
 from drainfsm.errors import EventRefusedError, InputRejectedError
 from drainfsm.machine import DrainMachine, DrainModel, transition_rows
 from drainfsm.testing.scenario import NOON_UNIX_MS, Scenario
@@ -31,7 +32,8 @@ def _wired(machine: DrainMachine) -> list[str]:
     """A launcher in a few lines: every effect is answered at once."""
     done: list[str] = []
     machine.on_effect(
-        CordonNodes, lambda m, x: m.report(i.ReportCordon(outcome="success", duration_ms=1))
+        CordonNodes,
+        lambda m, x: m.report(i.ReportCordon(outcome=CordonOutcome.SUCCESS, duration_ms=1)),
     )
     machine.on_effect(
         HoldRanks,
@@ -92,7 +94,7 @@ def test_another_machine_follows_from_the_records_and_skips_repeats() -> None:
 def test_a_refused_input_leaves_the_machine_usable() -> None:
     machine = _machine()
     with pytest.raises(InputRejectedError):
-        machine.report(i.ReportCordon(outcome="success", duration_ms=1))
+        machine.report(i.ReportCordon(outcome=CordonOutcome.SUCCESS, duration_ms=1))
     machine.notice(deadline_unix_ms=NOON_UNIX_MS + 60_000)
     assert machine.state == "noticed"
 

@@ -13,7 +13,7 @@ from drainfsm.cli.main import main
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Sample
 from drainfsm.core.codec import encode_lines
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm.testing.scenario import NOON_UNIX_MS, Scenario
 from drainfsm.views.history import by_attempt, read_file
@@ -141,7 +141,7 @@ def test_what_a_log_holds_is_no_markup() -> None:
     hostile = Notice(
         source="notify",
         native_id=HOSTILE,
-        cause=HOSTILE,
+        cause=Cause(HOSTILE),
         detail=HOSTILE,
         notice_class=NoticeClass.HARD,
         deadline_unix_ms=NOON_UNIX_MS + 5_000,

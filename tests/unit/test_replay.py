@@ -10,9 +10,11 @@ import pytest
 from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.fold import Fold
+from drainfsm.core.notice import Cause
 from drainfsm.core.records import Record
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import Phase
+from drainfsm.core.words import CordonOutcome
 from drainfsm.testing.scenario import NOON_UNIX_MS, Scenario
 from drainfsm.views.replay import (
     AttemptLog,
@@ -45,7 +47,7 @@ def _requeue() -> RequeueRecord:
     return RequeueRecord(
         job_id="job",
         epoch=1,
-        cause="spot_interruption",
+        cause=Cause.SPOT_INTERRUPTION,
         generation_id="g",
         manifest_digest="sha256:00",
         step=101,
@@ -311,7 +313,7 @@ def test_times_are_utc_and_what_no_calendar_holds_stays_a_number(
 
 def test_a_description_has_units_and_leaves_out_what_is_empty() -> None:
     event = e.NodeCordoned(
-        outcome="failed",
+        outcome=CordonOutcome.FAILED,
         duration_ms=12,
         quiesce_by_unix_ms=NOON_UNIX_MS,
         budget=Scenario().saving().history[-1].events[-1].budget,  # type: ignore[union-attr]

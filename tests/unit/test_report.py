@@ -18,6 +18,7 @@ from drainfsm.core.explain import explain
 from drainfsm.core.records import Record
 from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.rules import events_of
+from drainfsm.core.words import Verification
 from drainfsm.testing.scenario import NOON_UNIX_MS, STORE, Scenario
 from drainfsm.views.attempts import Ending
 from drainfsm.views.history import by_attempt
@@ -79,7 +80,11 @@ def test_a_loss_without_notice_is_told_with_its_age_its_delay_and_its_work() -> 
     after = _next(at_ms=20_000, lost_epoch=1, last_seen=NOON_UNIX_MS + 13_000)
     after.wait(300).when(
         i.ReportRestored(
-            generation_id="g", manifest_digest="d", step=40, restore_ms=250, verification="sizes"
+            generation_id="g",
+            manifest_digest="d",
+            step=40,
+            restore_ms=250,
+            verification=Verification.SIZES,
         )
     )
     after.wait(700).when(i.ReportHealthyStep(step=41))
@@ -127,7 +132,7 @@ def test_a_refused_restore_and_one_that_fell_back_are_told_and_counted() -> None
             manifest_digest="d",
             step=20,
             restore_ms=250,
-            verification="checksums",
+            verification=Verification.CHECKSUMS,
             refused=(RefusedGeneration(generation_id="newest", reason="a flipped bit"),),
             saved_world_size=8,
             not_restored=("loader",),
@@ -248,7 +253,7 @@ def test_a_loss_after_a_notice_that_was_taken_back_is_a_missed_notice() -> None:
         (i.ReportFenced(by_epoch=2), Ending.SUPERSEDED),
         (i.ReportRanksLost(missing=(), node_lost=True, reason="gone"), Ending.LOST),
         (i.ReportRestored(generation_id="g", manifest_digest="d", step=1, restore_ms=1,
-                          verification="sizes"), Ending.OPEN),
+                          verification=Verification.SIZES), Ending.OPEN),
     ],
 )  # fmt: skip
 def test_only_loss_and_drain_count_as_loss_of_capacity(given: i.AnyInput, ending: Ending) -> None:

@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from drainfsm.core.budget import Sample
+from drainfsm.core.notice import Cause
 from drainfsm.core.orders import CapacitySettings, CheckpointSettings
 from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
 from drainfsm.core.state import Attempt, Committed
+from drainfsm.core.words import Verification
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import requeue
 from drainfsm.runtime.coordinator.devices import accelerators
@@ -25,7 +27,7 @@ NEW = Committed(generation_id="new", manifest_digest="sha256:new", step=9)
 BEFORE = RequeueRecord(
     job_id="job",
     epoch=1,
-    cause="preemption",
+    cause=Cause.PREEMPTION,
     generation_id="old",
     manifest_digest="sha256:old",
     step=7,
@@ -54,7 +56,7 @@ def config(**options: Any) -> RunConfig:
 
 def recorded(attempt: Attempt, **options: Any) -> RequeueRecord:
     given: dict[str, Any] = {"config": config(), "before": None, "restored": None} | options
-    return requeue_record(attempt, cause="lost", now_unix_ms=5, **given)
+    return requeue_record(attempt, cause=Cause.LOST, now_unix_ms=5, **given)
 
 
 def running(**fields: Any) -> Attempt:
@@ -67,7 +69,7 @@ def restored(generation: str = "old", **options: Any) -> NodeRestored:
         manifest_digest="",
         step=7,
         restore_ms=80,
-        verification="sizes",
+        verification=Verification.SIZES,
         **options,
     )
 
@@ -83,7 +85,7 @@ def test_every_field_is_filled_from_configuration_or_measurement() -> None:
     assert recorded(attempt, config=given, restored=restored()) == RequeueRecord(
         job_id="job",
         epoch=2,
-        cause="lost",
+        cause=Cause.LOST,
         generation_id="new",
         manifest_digest="sha256:new",
         step=9,

@@ -18,6 +18,7 @@ from drainfsm.core.fold import evolve
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.requeue import RefusedGeneration, RequeueRecord
 from drainfsm.core.state import Attempt, Committed, State, generation_id
+from drainfsm.core.words import OnRefused, Verification
 from drainfsm.errors import (
     DrainfsmError,
     FormatUnknownError,
@@ -203,7 +204,10 @@ def test_an_own_saver_falls_back_too(tmp_path: Path) -> None:
 
     def port(**options: Any) -> RecordedPort:
         settings = CheckpointSettings(
-            every_steps=3, asynchronous=False, verify="checksums", on_refused="fallback"
+            every_steps=3,
+            asynchronous=False,
+            verify=Verification.CHECKSUMS,
+            on_refused=OnRefused.FALLBACK,
         )
         url = str(tmp_path / "store")
         return RecordedPort(tmp_path, store_url=url, settings=settings, **options)
@@ -239,7 +243,7 @@ def restored_event(*, refused: tuple[RefusedGeneration, ...]) -> e.CheckpointRes
         manifest_digest="older",
         step=2,
         restore_ms=1,
-        verification="sizes",
+        verification=Verification.SIZES,
         refused=refused,
     )
 

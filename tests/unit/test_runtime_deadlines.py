@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drainfsm.core.budget import Allowances
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.runtime.agent.clock_offset import HEARD_MAX, Offset
 from drainfsm.runtime.agent.limits import Limits
 from drainfsm.runtime.agent.notices import OWN_DECISION_MS_MIN, Notices
@@ -45,7 +45,7 @@ def notice(*, deadline_unix_ms: int | None, soft: bool = False) -> Notice:
     return Notice(
         source="test",
         native_id="1",
-        cause="unknown",
+        cause=Cause.UNKNOWN,
         notice_class=NoticeClass.SOFT if soft else NoticeClass.HARD,
         deadline_unix_ms=deadline_unix_ms,
         received_unix_ms=0,

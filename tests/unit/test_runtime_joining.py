@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
 
 from drainfsm.core import events as e
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.errors import (
     AuthenticationError,
     ConfigError,
@@ -126,7 +126,7 @@ def test_only_a_notice_that_was_given_is_taken_back(config: RunConfig) -> None:
             notice = Notice(
                 source="notify",
                 native_id="given",
-                cause="test",
+                cause=Cause("test"),
                 notice_class=NoticeClass.SOFT,
                 deadline_unix_ms=now_unix_ms + 3_600_000,
                 received_unix_ms=now_unix_ms,

@@ -9,6 +9,7 @@ import pytest
 from drainfsm.core.events import MemoryShortage, MissingRank
 from drainfsm.core.inputs import NodePosition
 from drainfsm.core.manifest import Entry
+from drainfsm.core.words import Verification
 from drainfsm.runtime.agent.local_ranks import LocalRanks, Send
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire import rank_messages as m
@@ -277,7 +278,7 @@ def test_the_first_step_and_the_restore_are_reported_with_the_last_rank(formed: 
                 manifest_digest="d",
                 step=4,
                 restore_ms=restore_ms,
-                verification="sizes",
+                verification=Verification.SIZES,
             ),
         )
         formed.say(rank, m.FirstStep(step=5))

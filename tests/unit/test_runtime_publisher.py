@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from drainfsm.core.manifest import Entry
+from drainfsm.core.notice import Cause
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import generation_id
@@ -97,7 +98,7 @@ def requeue(attempt: Attempt, **refused: set[str]) -> RequeueRecord:
     record = RequeueRecord(
         job_id="job",
         epoch=2,
-        cause="test",
+        cause=Cause("test"),
         generation_id="as the log knows",
         manifest_digest="",
         step=4,

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from drainfsm.core.manifest import Commit, Entry, Manifest
+from drainfsm.core.notice import Cause
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.errors import (
     CommitLogError,
@@ -161,7 +162,7 @@ def record(epoch: int = 1, **changes: object) -> RequeueRecord:
     base = RequeueRecord(
         job_id="job",
         epoch=epoch,
-        cause="spot",
+        cause=Cause("spot"),
         generation_id=None,
         manifest_digest=None,
         step=None,

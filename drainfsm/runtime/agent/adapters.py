@@ -15,6 +15,7 @@ from drainfsm.adapter import (
     load_adapter,
 )
 from drainfsm.core.notice import Notice
+from drainfsm.core.words import CordonOutcome
 from drainfsm.runtime.agent.left_for import LeftFor, is_news
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
@@ -156,19 +157,19 @@ class RunningAdapters:
             ran_ms = loop_ms() - began_ms
             pause_s = RESTART_S if ran_ms > 60_000 else min(RESTART_S_MAX, pause_s * 2)
 
-    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> tuple[str, str]:
+    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> tuple[CordonOutcome, str]:
         """Outcome and detail, within the time."""
         adapter = self._adapters.get(self._config.cordon)
         if adapter is None:
-            return "not_configured", ""
+            return CordonOutcome.NOT_CONFIGURED, ""
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 detail = await adapter.cordon(nodes, timeout_ms=timeout_ms)
         except TimeoutError:
-            return "timed_out", f"no answer within {timeout_ms} ms"
+            return CordonOutcome.TIMED_OUT, f"no answer within {timeout_ms} ms"
         except Exception as error:  # recorded; the drain goes on
-            return "failed", f"{type(error).__name__}: {error}"
-        return "success", detail
+            return CordonOutcome.FAILED, f"{type(error).__name__}: {error}"
+        return CordonOutcome.SUCCESS, detail
 
     async def interpret(self, notice: Notice) -> Notice | None:
         """A signal's notice, with what a source makes of it. None: that source has said it all."""

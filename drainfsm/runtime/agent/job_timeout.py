@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.runtime.clock import Clock
 
-SOURCE = CAUSE = "job_timeout"
+SOURCE = "job_timeout"
 
 
 async def hear_job_timeout(
@@ -20,7 +20,7 @@ async def hear_job_timeout(
         Notice(
             source=SOURCE,
             native_id=f"epoch-{epoch}",
-            cause=CAUSE,
+            cause=Cause.JOB_TIMEOUT,
             notice_class=NoticeClass.HARD,
             deadline_unix_ms=None,
             received_unix_ms=clock.now_unix_ms(),

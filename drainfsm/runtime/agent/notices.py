@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Notice
 from drainfsm.runtime.agent.clock_offset import Offset
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -137,7 +137,7 @@ class Notices:
     # --- the deadline of a notice that nobody has answered --------------------------------------
 
     def _set_limit(self, ask: int, notice: Notice) -> None:
-        if notice.notice_class is not NoticeClass.HARD:
+        if notice.revocable:
             return
         allowances = self._config.allowances
         deadline = notice.deadline_unix_ms

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from drainfsm.core.notice import SIGNAL_SOURCE, Notice, NoticeClass
+from drainfsm.core.notice import SIGNAL_SOURCE, Cause, Notice, NoticeClass
 from drainfsm.runtime.clock import Clock
 
 
@@ -20,7 +20,7 @@ def notice_of(name: str, *, now_unix_ms: int) -> Notice:
     return Notice(
         source=SIGNAL_SOURCE,
         native_id=name,
-        cause="unknown",
+        cause=Cause.UNKNOWN,
         notice_class=NoticeClass.HARD,
         deadline_unix_ms=None,
         received_unix_ms=now_unix_ms,

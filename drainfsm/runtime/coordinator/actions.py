@@ -9,10 +9,11 @@ from functools import partial
 
 from drainfsm.core import effects as fx
 from drainfsm.core import inputs as i
-from drainfsm.core.notice import Notice
+from drainfsm.core.notice import Cause, Notice
 from drainfsm.core.orders import SaveOrder
 from drainfsm.core.requeue import RequeueRecord
 from drainfsm.core.state import Phase, State
+from drainfsm.core.words import CordonOutcome
 from drainfsm.errors import DrainfsmError
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
@@ -87,14 +88,14 @@ class Actions:
     def run(self, effects: Iterable[fx.AnyEffect], state: State) -> None:
         """The effects of one decision."""
         self._tell_backstop(state)
-        cause = ""
+        cause: Cause | None = None
         for effect in effects:
             match effect:
                 case fx.RecordRequeue():
                     cause = effect.cause  # of several the last: the job ended by itself
                 case _:
                     self._run(effect, state)
-        if cause and not self._requeue_asked:
+        if cause is not None and not self._requeue_asked:
             self._requeue_asked = True
             self._tasks.start(self._record_requeue(cause))
 
@@ -175,7 +176,9 @@ class Actions:
     async def _cordon(self, names: tuple[str, ...], drain_id: str) -> None:
         if not self._config.cordon:
             self._decisions.submit(
-                i.ReportCordon(outcome="not_configured", duration_ms=0, drain_id=drain_id)
+                i.ReportCordon(
+                    outcome=CordonOutcome.NOT_CONFIGURED, duration_ms=0, drain_id=drain_id
+                )
             )
             return
         began_ms = loop_ms()
@@ -193,8 +196,10 @@ class Actions:
             pass
         silent = asked - self._cordons.keys()
         answers = [self._cordons[node] for node in sorted(asked - silent)]
-        failed = [answer for answer in answers if answer.outcome != "success"]
-        outcome = "timed_out" if silent else failed[0].outcome if failed else "success"
+        failed = [answer for answer in answers if answer.outcome != CordonOutcome.SUCCESS]
+        outcome = failed[0].outcome if failed else CordonOutcome.SUCCESS
+        if silent:
+            outcome = CordonOutcome.TIMED_OUT
         told = [answer.detail for answer in failed or answers if answer.detail]
         self._decisions.submit(
             i.ReportCordon(
@@ -271,7 +276,7 @@ class Actions:
             return SETTLE_S
         return min(SETTLE_S, self._clock.seconds_until(state.current.usable_deadline_unix_ms) / 4)
 
-    async def _record_requeue(self, cause: str) -> None:
+    async def _record_requeue(self, cause: Cause) -> None:
         await self.saves.settle(timeout_s=self._settle_s())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settle_s()):
@@ -280,7 +285,7 @@ class Actions:
         state = self._decisions.state
         record = requeue_record(
             state.attempt,
-            cause=cause,
+            cause=Cause(cause),
             config=self._config,
             before=self._restore,
             restored=self.restored,

@@ -6,6 +6,7 @@ import hashlib
 
 import msgspec
 
+from drainfsm.core.notice import Cause
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
 from drainfsm.core.state import Attempt
@@ -17,7 +18,7 @@ from drainfsm.runtime.wire.node_messages import NodeRestored
 def requeue_record(
     attempt: Attempt,
     *,
-    cause: str,
+    cause: Cause,
     config: RunConfig,
     before: RequeueRecord | None,
     restored: NodeRestored | None,

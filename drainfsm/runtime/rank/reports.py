@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from drainfsm.core.events import MemoryShortage
 from drainfsm.core.manifest import Entry
 from drainfsm.core.requeue import RefusedGeneration
+from drainfsm.core.words import Verification
 from drainfsm.runtime.wire import rank_messages as m
 
 REASON_CHARS_MAX = 2_000
@@ -75,7 +76,7 @@ class Reports(ABC):
         manifest_digest: str,
         step: int,
         restore_ms: int,
-        verification: str,
+        verification: Verification,
         refused: Sequence[RefusedGeneration] = (),
         saved_world_size: int = 0,
         saved_layout: dict[str, int] | None = None,

@@ -9,6 +9,7 @@ from drainfsm.core.inputs import NodePosition
 from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
+from drainfsm.core.words import CordonOutcome
 from drainfsm.runtime.wire.rank_messages import Message, RankRestoreRefused, Restored
 
 PROTOCOL_VERSION = 3
@@ -163,7 +164,7 @@ class NodeExited(Message, frozen=True, kw_only=True):
 
 
 class NodeCordonDone(Message, frozen=True, kw_only=True):
-    outcome: str
+    outcome: CordonOutcome
     detail: str
     drain_id: str = ""
 

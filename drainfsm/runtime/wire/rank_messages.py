@@ -11,6 +11,7 @@ from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
+from drainfsm.core.words import Verification
 
 TRAINING = "train"
 """The phase of a rank that is in its step loop."""
@@ -94,7 +95,7 @@ class Restored(Message, frozen=True, kw_only=True):
     manifest_digest: str
     step: int
     restore_ms: int
-    verification: str
+    verification: Verification
     refused: tuple[RefusedGeneration, ...] = ()
     """What should have been restored in place of it, and was damaged; the recorded one first."""
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from drainfsm.core.budget import Allowances
 from drainfsm.core.events import Event, UnknownFact
 from drainfsm.core.fold import Fold
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.records import Record
 from drainfsm.core.state import State
@@ -144,7 +144,7 @@ class RunningJob:
         notice = Notice(
             source="notify",
             native_id=native_id,
-            cause="test",
+            cause=Cause("test"),
             notice_class=NoticeClass.SOFT if soft else NoticeClass.HARD,
             deadline_unix_ms=now_unix_ms + round(in_s * 1_000),
             received_unix_ms=now_unix_ms,

@@ -13,9 +13,10 @@ from drainfsm.core import inputs as i
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.decider import decide
 from drainfsm.core.fold import evolve
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import State, first_state, known
+from drainfsm.core.words import CordonOutcome
 from drainfsm_kit.tlc import freeze
 
 NEAR, FAR = 1, 2
@@ -81,7 +82,7 @@ def notice_of(model: ModelNotice) -> Notice:
     return Notice(
         source="model",
         native_id=model.native_id,
-        cause="unknown",
+        cause=Cause.UNKNOWN,
         notice_class=NoticeClass(model.notice_class),
         deadline_unix_ms=DEADLINES_UNIX_MS[model.deadline],
         received_unix_ms=INSTANTS_UNIX_MS[0],
@@ -126,11 +127,11 @@ def given_inputs(
         yield Given("WithdrawNotice", i.WithdrawNotice(source="model", native_id=native_id))
     for number in range(1, state.drain_count):  # late reports of drains that were called off
         late = f"{state.attempt.job_id}/{state.attempt.epoch}/{number}"
-        cordon = i.ReportCordon(outcome="success", duration_ms=1, drain_id=late)
+        cordon = i.ReportCordon(outcome=CordonOutcome.SUCCESS, duration_ms=1, drain_id=late)
         yield Given("ReportCordon", cordon)
         yield Given("ReportPositions", _positions(node_count, None, drain_id=late))
     if "CordonNodes" in ordered:
-        yield Given("ReportCordon", i.ReportCordon(outcome="success", duration_ms=1))
+        yield Given("ReportCordon", i.ReportCordon(outcome=CordonOutcome.SUCCESS, duration_ms=1))
     if "HoldRanks" in ordered:
         for busy_for_ms in (None, 60_000_000):
             yield Given("ReportPositions", _positions(node_count, busy_for_ms))
@@ -199,7 +200,7 @@ def _requeue_record() -> RequeueRecord:
     return RequeueRecord(
         job_id="job",
         epoch=1,
-        cause="unknown",
+        cause=Cause.UNKNOWN,
         generation_id=None,
         manifest_digest=None,
         step=None,

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from drainfsm.core.manifest import Entry
 from drainfsm.core.orders import SaveOrder
 from drainfsm.core.state import periodic_id
+from drainfsm.core.words import Verification
 from drainfsm.runtime.rank.attach import attach_session
 from drainfsm.runtime.rank.session import RankSession
 from drainfsm.store import open_store
@@ -124,7 +125,7 @@ class Saver:
             manifest_digest=target.manifest_digest,
             step=step,
             restore_ms=1,
-            verification="sizes",
+            verification=Verification.SIZES,
         )
         return step + 1
 

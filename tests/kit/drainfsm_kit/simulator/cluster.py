@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.core.state import Phase
 from drainfsm.runtime.agent.signals import notice_of
 from drainfsm.runtime.wire import rank_messages as m
@@ -171,7 +171,7 @@ class Cluster:
         return Notice(
             source=SOURCE if given.what == "platform" else given.what,
             native_id=given.native_id,
-            cause="reclaimed" if given.hard else "maintenance",
+            cause=Cause("reclaimed" if given.hard else "maintenance"),
             notice_class=NoticeClass.HARD if given.hard else NoticeClass.SOFT,
             deadline_unix_ms=deadline,
             received_unix_ms=heard_unix_ms,
