@@ -17,7 +17,7 @@ from drainfsm.errors import ConfigError
 JOB_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """One token of a NATS subject, and one directory."""
 
-RANK_VARIABLES = frozenset({"DRAINFSM_SOCKET", "DRAINFSM_EPOCH"})
+RANK_VARIABLES = frozenset({"DRAINFSM_SOCKET", "DRAINFSM_EPOCH", "DRAINFSM_SIGNALS"})
 """Environment variables that an agent sets for its ranks: known names that are no options. Every
 one that the agent sets stands here, or a ``drainfsm`` command below it takes it for a typo."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from drainfsm.core.failures import Failure, cause_of
 from drainfsm.runtime.processes.exit_codes import describe_exit, exit_status, shell_code, watch_exit
 from drainfsm.runtime.processes.job_code import JobCode
+from drainfsm.runtime.processes.launchers import is_launcher
 
 TEST = """
 import asyncio, os, sys
@@ -74,18 +76,42 @@ print(await job.kill(), job.exit_code, await job.wait_for_the_rest())
     assert output.split()[0] == "True"
 
 
-def test_the_command_ignores_the_signals_of_a_notice_and_knows_where_the_agent_is() -> None:
-    child = (
-        "import os, signal, sys;"
-        "names = ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2');"
-        "ignored = [signal.getsignal(getattr(signal, n)) is signal.SIG_IGN for n in names];"
-        "print(ignored, os.environ['PET_SIGNALS_TO_HANDLE'], os.environ['DRAINFSM_SOCKET'],"
-        " os.getsid(0) == os.getpid(), flush=True);"
-        "sys.exit(7)"
-    )
-    running = agent("await job.wait(); print(job.exit_code)", sys.executable, "-c", child)
+CHILD = (
+    "import os, signal, sys;"
+    "names = ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2');"
+    "ignored = [signal.getsignal(getattr(signal, n)) is signal.SIG_IGN for n in names];"
+    "print(*ignored, os.environ['PET_SIGNALS_TO_HANDLE'], os.environ['DRAINFSM_SOCKET'],"
+    " os.environ['DRAINFSM_SIGNALS'] == ','.join(names), os.getsid(0) == os.getpid(), flush=True);"
+    "sys.exit(7)"
+)
+
+
+@pytest.mark.parametrize("launcher", [True, False], ids=["launcher", "script"])
+def test_a_launcher_ignores_the_signals_of_a_notice_and_nothing_else_does(
+    tmp_path: Path, launcher: bool
+) -> None:
+    program = tmp_path / ("torchrun" if launcher else "train")
+    program.write_text(f"#!{sys.executable}\n{CHILD}\n")
+    program.chmod(0o700)
+    running = agent("await job.wait(); print(job.exit_code)", str(program))
     output, _ = running.communicate(timeout=60)
-    assert output.split() == ["[True,", "True,", "True,", "True]", "SIGHUP", "x", "True", "7"]
+    assert output.split() == [*4 * [str(launcher)], "SIGHUP", "x", "True", "True", "7"]
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [
+        ("torchrun train.py", True),
+        ("/opt/venv/bin/torchrun --nproc-per-node 8 train.py", True),
+        ("python -m torch.distributed.run train.py", True),
+        ("env NCCL_DEBUG=INFO nice accelerate launch train.py", True),
+        ("bash job.sh", False),
+        ("bash -c torchrun\\ train.py", False),
+        ("python -m train", False),
+    ],
+)
+def test_launchers_are_known_by_name(command: str, launcher: bool) -> None:
+    assert is_launcher(shlex.split(command)) is launcher
 
 
 def test_the_command_dies_with_an_agent_that_is_killed() -> None:
@@ -212,14 +238,14 @@ def test_one_is_the_code_of_those_who_were_left_alone_and_not_the_cause() -> Non
 SHIELDED = """
 import multiprocessing, os, signal, sys, time
 import drainfsm
-from drainfsm.runtime.rank.shield import shield_children
+from drainfsm.runtime.rank.shield import notice_signals, pass_by
 
 def work(pipe):
     pipe.send(os.getpid())
     time.sleep(1000)
 
 if __name__ == "__main__":
-    shield_children()
+    pass_by(notice_signals(os.environ))
     context = multiprocessing.get_context(sys.argv[1])
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs,), daemon=True)
@@ -232,11 +258,6 @@ if __name__ == "__main__":
     print(process.exitcode, flush=True)
 """
 
-AS_A_RANK = (
-    "import os, signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-)
-
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_child_survives_everybodys_signal_and_obeys_its_parents(
@@ -245,16 +266,20 @@ def test_a_child_survives_everybodys_signal_and_obeys_its_parents(
     script = tmp_path / "training.py"
     script.write_text(SHIELDED)
     rank = subprocess.Popen(
-        [sys.executable, "-c", AS_A_RANK, str(script), method],
+        [sys.executable, str(script), method],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "DRAINFSM_SOCKET": "an agent's"},
+        env={
+            **os.environ,
+            "DRAINFSM_SOCKET": "an agent's",
+            "DRAINFSM_SIGNALS": "SIGTERM,SIGUSR1",
+        },
     )
     assert rank.stdout is not None
     worker = int(rank.stdout.readline())
-    for _ in range(3):
-        os.kill(worker, signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM):
+        os.kill(worker, number)
         until_taken(worker)
     output, _ = rank.communicate("\n", timeout=60)
     assert output.split() == ["True", str(-signal.SIGTERM)]

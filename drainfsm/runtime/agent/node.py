@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from drainfsm.runtime.agent.notices import Notices
 from drainfsm.runtime.agent.rank_server import RankServer
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.processes.exit_codes import SIGNALLED, describe_exit
 from drainfsm.runtime.processes.job import Job
 from drainfsm.runtime.processes.job_code import JobCode
 from drainfsm.runtime.threads import Tasks
@@ -87,6 +89,8 @@ class Node:
         self._launcher: asyncio.TimerHandle | None = None
         self._launcher_ended = False
         self._why_killed = ""
+        self._rank_ended = asyncio.Event()
+        self._notice_signals = {signal.Signals[name] for name in config.signals}
         self._left: asyncio.Future[n.JobLeft] = asyncio.get_running_loop().create_future()
 
     # --- life -----------------------------------------------------------------------------------
@@ -157,6 +161,7 @@ class Node:
 
     async def _follow_job(self) -> None:
         await self.job.wait()
+        await self._follow_ranks()
         detail = self._why_killed
         if not await self.job.wait_for_the_rest():
             left = ", ".join(str(rank) for rank in self._ranks.ranks) or "none attached"
@@ -178,6 +183,18 @@ class Node:
             )
         )
 
+    async def _follow_ranks(self) -> None:
+        """A signal to everybody has ended the command, and the ranks let it pass by: they are the
+        job now."""
+        code = self.job.exit_code or 0
+        if code - SIGNALLED not in self._notice_signals or not self._code.live or self._killing:
+            return
+        self._warn(f"the command {describe_exit(code)}; its ranks go on without it")
+        self._launcher_ended = True
+        while self._code.live:
+            self._rank_ended.clear()
+            await self._rank_ended.wait()
+
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(REAP_S)
@@ -189,6 +206,7 @@ class Node:
     def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None:
         now_unix_ms = self._clock.now_unix_ms()
         self._code.rank_ended(rank, incarnation, exit_code, now_unix_ms=now_unix_ms)
+        self._rank_ended.set()
         self._check_launcher()
 
     def _check_launcher(self) -> None:

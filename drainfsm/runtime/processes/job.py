@@ -15,7 +15,9 @@ from pathlib import Path
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.processes import launch
 from drainfsm.runtime.processes.exit_codes import shell_code
+from drainfsm.runtime.processes.launchers import is_launcher
 from drainfsm.runtime.processes.proc import job_processes, reap
+from drainfsm.runtime.wire.environment import SIGNALS_VARIABLE
 
 PR_SET_CHILD_SUBREAPER = 36
 KILL_PAUSE_S = 0.02
@@ -59,12 +61,20 @@ class Job:
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Raises: ConfigError: the command cannot be started."""
-        environment = {**TORCHRUN_DEFAULTS, **os.environ, **TORCHRUN, **variables}
+        signals = ",".join(self._signals)
+        environment = {
+            **TORCHRUN_DEFAULTS,
+            **os.environ,
+            **TORCHRUN,
+            SIGNALS_VARIABLE: signals,
+            **variables,
+        }
         environment.pop("DRAINFSM_TOKEN", None)
+        ignored = signals if is_launcher(self._command) else ""
         shim = [sys.executable, "-I", "-S", str(Path(launch.__file__)), str(os.getpid())]
         try:
             self._popen = subprocess.Popen(
-                [*shim, ",".join(self._signals), *self._command],
+                [*shim, ignored, *self._command],
                 env=environment,
                 stdout=self.stdout,
                 start_new_session=True,

@@ -1,7 +1,7 @@
-"""Becomes the job's command, with the signals of a notice ignored. Run as a script by the agent.
+"""Becomes the job's command. Run as a script by the agent. Standard library only.
 
-Ignored signals are inherited over exec, by torchrun, its workers and their DataLoader workers: a
-signal to the whole process group is the agent's to act on. Standard library only.
+A launcher is started with the signals of a notice ignored, which is inherited over exec: a signal
+to the whole process group is the agent's to act on. Ranks see to it themselves.
 """
 
 import contextlib

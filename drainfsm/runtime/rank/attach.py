@@ -11,7 +11,7 @@ from drainfsm.core.orders import CheckpointSettings
 from drainfsm.errors import AgentUnreachableError, ConfigError, ProtocolError
 from drainfsm.runtime.output import print_unheard
 from drainfsm.runtime.rank.session import RankSession
-from drainfsm.runtime.rank.shield import shield_children
+from drainfsm.runtime.rank.shield import notice_signals, pass_by
 from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.environment import SOCKET_VARIABLE
 from drainfsm.runtime.wire.frames import Codec, encode_frame, receive
@@ -61,8 +61,27 @@ def attach_session(
         reason = answer.reason if isinstance(answer, m.Refused) else f"it sent {answer!r}"
         raise ConfigError(f"the agent refused this rank: {reason}")
     connection.settimeout(None)
-    shield_children()
+    _pass_signals_by(answer.rank, environ)
     return RankSession(answer, connection)
+
+
+def _pass_signals_by(rank: int, environ: Mapping[str, str]) -> None:
+    """Whatever launcher is in between, a notice's signal to everybody ends no rank."""
+    signals = notice_signals(environ)
+    names = ", ".join(number.name for number in signals)
+    try:
+        replaced = pass_by(signals)
+    except ValueError as error:
+        log.warning("rank %s: %s end it: call attach() in the main thread (%s)", rank, names, error)
+        return
+    if replaced:
+        log.warning(
+            "rank %s: its own handler of %s is replaced: the agent acts on it",
+            rank,
+            ", ".join(replaced),
+        )
+    if rank == 0:
+        log.warning("%s pass the ranks by from here on: the agent acts on them", names)
 
 
 def _connect(path: str) -> socket.socket:

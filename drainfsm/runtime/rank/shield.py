@@ -1,45 +1,99 @@
-"""A rank's child processes: a signal to everybody passes them by, one of their parent does not.
+"""Signals in the processes of a job. A notice is the agent's to act on, so a rank lets it pass by.
 
-A job's processes ignore the signals of a notice. But a DataLoader worker installs a handler for
-SIGTERM of its own, and would die of it, and its rank with it; and ``Process.terminate`` would be
-in vain where SIGTERM stays ignored. So in a child SIGTERM is blocked, and a thread looks at who
-sent it.
+A rank has a handler that does nothing, in place of ignoring the signal: what it executes gets the
+default back with that, and can be ended as ever. A child that is only forked gets it back here.
+But workers of ``multiprocessing`` (a DataLoader's) must outlive a signal to everybody, and obey one
+of their parent: there SIGTERM is blocked, and a thread looks at who sent it.
 """
 
 from __future__ import annotations
 
+import multiprocessing.process
+import multiprocessing.util
 import os
 import signal
-import sys
 import threading
+from collections.abc import Iterable, Mapping
+from types import FrameType
+
+from drainfsm.runtime.wire.environment import SIGNALS_VARIABLE, SOCKET_VARIABLE
 
 _TERM = {signal.SIGTERM}
-_on = False
+_passed: tuple[signal.Signals, ...] = ()
+"""By this process; empty: it has not been asked to."""
+
+_forking = threading.local()
 
 
-def shield_children() -> None:
-    """From here on, for children forked by this process and by theirs. Does nothing where SIGTERM
-    is not ignored: then no agent has asked for it."""
-    global _on
-    if not _on and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-        _on = True
-        os.register_at_fork(after_in_child=_guard)
+def notice_signals(environ: Mapping[str, str]) -> tuple[signal.Signals, ...]:
+    """Those that the agent takes as a notice."""
+    known = signal.Signals.__members__
+    names = environ.get(SIGNALS_VARIABLE, "").split(",")
+    return tuple(known[name] for name in names if name in known)
+
+
+def pass_by(signals: Iterable[signal.Signals]) -> list[str]:
+    """From here on these signals do nothing to this process. Returns the names of those for which
+    it had a handler of its own, which is replaced.
+
+    Raises:
+        ValueError: not called in the main thread, or a signal that cannot be heard.
+    """
+    global _passed
+    first = not _passed
+    _passed = tuple(signals)
+    replaced = []
+    for number in _passed:
+        before = signal.signal(number, _nothing)
+        signal.siginterrupt(number, False)  # noqa: FBT003 - no system call of the job's ends early by it
+        if callable(before) and before not in (signal.default_int_handler, _nothing):
+            replaced.append(number.name)
+    if first:
+        os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_give_back)
+        multiprocessing.util.register_after_fork(_nothing, _guard_worker)
+    return replaced
 
 
 def shield_spawned_child() -> None:
-    """The same for a child that ``multiprocessing`` starts afresh, by spawn or from a fork server.
+    """For a child that ``multiprocessing`` starts afresh, by spawn or from a fork server.
 
     Called when the training script is imported there; does nothing anywhere else.
     """
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    if multiprocessing is None or _on or signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+    if SOCKET_VARIABLE not in os.environ or _passed:
         return
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        shield_children()
-        _guard()
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        pass_by(notice_signals(os.environ))
+        _guard_worker(_nothing)
 
 
-def _guard() -> None:
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """The agent acts on it."""
+
+
+def _hold() -> None:
+    """A signal that a child gets before it is itself waits for that."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _passed)
+
+
+def _let_go() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _give_back() -> None:
+    """In a forked child: as if there were no agent. A worker is guarded a moment later."""
+    for number in _passed:
+        if signal.getsignal(number) is _nothing:
+            default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, default)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _passed)
+
+
+def _guard_worker(_: object) -> None:
+    """In a worker of ``multiprocessing``, before its work begins."""
+    for number in _passed:
+        signal.signal(number, _nothing)
+    if signal.SIGTERM not in _passed:
+        return
     signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(
@@ -59,6 +113,5 @@ def _obey(parent: int) -> None:
 
 def _starter() -> int | None:
     """The process whose ``Process.start`` this is; the fork server is only its parent."""
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    starter = None if multiprocessing is None else multiprocessing.parent_process()
-    return None if starter is None else int(starter.pid)
+    starter = multiprocessing.process.parent_process()
+    return None if starter is None else starter.pid

@@ -4,3 +4,5 @@ from __future__ import annotations
 
 SOCKET_VARIABLE = "DRAINFSM_SOCKET"
 EPOCH_VARIABLE = "DRAINFSM_EPOCH"
+SIGNALS_VARIABLE = "DRAINFSM_SIGNALS"
+"""Names of the signals that the agent takes as a notice, with commas."""
