@@ -27,10 +27,11 @@ test: $(DEV_READY)  ## every test, on WORKERS processes: most of them wait most 
 
 check: slurm-packages java lint types test simulate spec bench-quick  ## everything that CI runs, in the order of what fails fastest
 
-lint: $(DEV_READY)  ## formatting, code rules, import contracts
+lint: $(DEV_READY)  ## formatting, code rules, import contracts, dead code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/vulture
 
 types: $(DEV_READY)  ## mypy, strict
 	$(BIN)/mypy

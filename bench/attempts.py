@@ -14,7 +14,7 @@ from pathlib import Path
 
 from drainfsm.store import open_store
 from drainfsm.store.commits import CommitLog
-from drainfsm_kit.running import pids_with
+from drainfsm_kit.marks import pids_with
 
 WORLD_SIZE = 2
 STEPS_MAX = 1_000_000
@@ -83,11 +83,6 @@ class Job:
         at_ns = time.time_ns()
         self.process.send_signal(signal.SIGTERM)
         return at_ns
-
-    def wait_exited(self) -> int:
-        assert self.process is not None
-        self.process.wait(WAIT_S)
-        return time.time_ns()
 
     def kill(self) -> None:
         """The node is gone: every process of the job at once."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.attempts import Job
 from bench.harness import Case, Size, Topic, at_most
 from bench.processes import children, command, cpu_ms, resident_mib
-from drainfsm_kit.running import pids_with
+from drainfsm_kit.marks import pids_with
 
 WINDOW_S = 1.0
 

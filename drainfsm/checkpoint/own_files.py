@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from drainfsm.core.manifest import Entry
+from drainfsm.durable import sync_directory
 from drainfsm.errors import SaveFailedError, StoreError
 from drainfsm.store import PosixStore
 from drainfsm.store.base import TEMPORARY_PREFIX, check_name
 from drainfsm.store.checksums import checksum_of
-from drainfsm.store.durable import sync_directory
 from drainfsm.store.generations import MANIFEST, generation_prefix
 
 WrittenFiles = Mapping[str, str] | Iterable[str] | None

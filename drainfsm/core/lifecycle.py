@@ -178,8 +178,3 @@ def refusal(state: State, event: Content) -> EventRefusedError:
     return EventRefusedError(
         snake_case(type(event).__name__), phase=state.phase, reason=" ".join(reasons)
     )
-
-
-def allowed(kind: type[Fact], phase: Phase) -> bool:
-    """Whether some event of this class is allowed in the state."""
-    return phase in TABLE[kind]

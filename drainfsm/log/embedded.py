@@ -182,14 +182,6 @@ class _Process:
         self._thread.join()
 
 
-def running_url(data_dir: Path) -> str | None:
-    """URL of the server that was last started there, for other processes of the same user."""
-    for path in data_dir.glob("*.ports"):
-        with contextlib.suppress(OSError, BrokerError):
-            return _url(_token(data_dir / "token"), _port(path))
-    return None
-
-
 def _url(token: str, port: int) -> str:
     return f"nats://{token}@127.0.0.1:{port}"
 

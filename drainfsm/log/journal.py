@@ -17,6 +17,7 @@ import msgspec
 
 from drainfsm.core.codec import decode, decode_lines, encode
 from drainfsm.core.records import Record, subject_of
+from drainfsm.durable import make_directory, sync_directory
 from drainfsm.errors import (
     ConfigError,
     JournalCorruptError,
@@ -53,7 +54,7 @@ def prepare_directory(state_dir: Path, *, job_id: str) -> None:
     """
     directory = journal_path(state_dir, job_id=job_id, epoch=0).parent
     try:
-        _make_directory(directory)
+        make_directory(directory)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
@@ -107,7 +108,7 @@ class Journal:
             JournalUnusableError: it cannot be created, read or written.
         """
         with _opening(path):
-            _make_directory(path.parent)
+            make_directory(path.parent)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         journal = cls(path, fd, job_id=job_id, epoch=epoch)
         try:
@@ -119,7 +120,7 @@ class Journal:
                 ) from None
             with _naming(path), _opening(path):
                 journal._recover()
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
         except BaseException:
             os.close(fd)
             raise
@@ -249,20 +250,3 @@ def _opening(path: Path) -> Iterator[None]:
             f"cannot open the journal {path}: {error.strerror or error}; make it writable, or give "
             "--state-dir another directory"
         ) from error
-
-
-def _make_directory(directory: Path) -> None:
-    """Create it with its parents, each entry durable."""
-    missing = [directory, *directory.parents]
-    for parent in reversed(missing):
-        if not parent.exists():
-            parent.mkdir(exist_ok=True)
-            _sync_directory(parent.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from drainfsm.core.backoff import backoff_s
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.runtime.liveness import Sign, silence
 from drainfsm.runtime.processes.exit_codes import describe_exit, shell_code
@@ -32,8 +33,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def pause_s(self, restart: int) -> float:
         """Before the so many-th restart in a row, from 1."""
-        doubled = self.backoff_s * 2.0 ** min(restart - 1, 64)
-        return min(doubled, self.backoff_s_max)
+        return backoff_s(restart, first_s=self.backoff_s, longest_s=self.backoff_s_max)
 
 
 class Supervisor:

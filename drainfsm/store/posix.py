@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from drainfsm.durable import Directories, sync_directory, write_synced
 from drainfsm.errors import SlotTakenError, StoreError, StoreUnreachableError
 from drainfsm.store.base import TEMPORARY_PREFIX, check_name, check_prefix
-from drainfsm.store.durable import Directories, sync_directory, write_synced
 
 STREAM_BUFFER_BYTES = 1 << 20
 """Small writes are gathered up to this size; larger ones pass through."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from drainfsm.core.backoff import backoff_s
 from drainfsm.errors import SlotTakenError, StoreUnreachableError
 from drainfsm.store.base import ObjectStore
 
@@ -34,7 +35,7 @@ def put_settled(
         except StoreUnreachableError:
             if attempt == PUTS_MAX:
                 raise
-            pause(PUT_PAUSE_S * 2 ** (attempt - 1))
+            pause(backoff_s(attempt, first_s=PUT_PAUSE_S, longest_s=PUT_PAUSE_S * 2**PUTS_MAX))
         else:
             return True
     raise AssertionError("unreachable: the last try returns or raises")

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 import pytest
 
 from drainfsm.core import events as e
-from drainfsm_kit.running import DRAINFSM, MARK, ROOMY, WAIT_S, RunningJob
+from drainfsm_kit.marks import MARK
+from drainfsm_kit.running import DRAINFSM, ROOMY, WAIT_S, RunningJob
 
 GONE, CLOSED, FULL = "gone", "closed", "full"
 

@@ -25,7 +25,8 @@ from drainfsm.runtime.paths import read_run_info
 from drainfsm.views.attempts import Ending
 from drainfsm.views.history import read_journals
 from drainfsm.views.report import report
-from drainfsm_kit.running import DRAINFSM, MARK, WAIT_S, RunningJob
+from drainfsm_kit.marks import MARK
+from drainfsm_kit.running import DRAINFSM, WAIT_S, RunningJob
 
 STEPS = 400
 

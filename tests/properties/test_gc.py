@@ -46,7 +46,6 @@ class Attempt:
     known: Commit | None = None
     """The newest commit that it knows of."""
 
-    known_digest: str = ""
     restored: bool = False
     unknown_count: int = 0
     """Publishes in a row whose answers it lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import stat
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from drainfsm.core.records import Record
 from drainfsm.errors import (
     JournalCorruptError,
     JournalLockedError,
+    JournalUnusableError,
     RecordUnreadableError,
     StaleWriterError,
 )
@@ -318,3 +320,32 @@ def test_a_closed_journal_takes_nothing(path: Path) -> None:
     journal.close()
     with pytest.raises(ValueError, match="is closed"):
         journal.append(TEN[0])
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_that_cannot_sync_directories_holds_a_journal(
+    code: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_fsync, refused = os.fsync, []
+
+    def fsync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):  # CIFS, some FUSE
+            refused.append(fd)
+            raise OSError(code, os.strerror(code))
+        real_fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    written(path, TEN[:2])
+    assert list(read_journal(path)) == TEN[:2]
+    assert refused
+
+
+def test_a_directory_that_is_not_durable_for_another_reason_is_an_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(JournalUnusableError, match="cannot open the journal"):
+        opened(path)

@@ -14,6 +14,7 @@ from drainfsm.adapter import (
     Staying,
     load_adapter,
 )
+from drainfsm.core.backoff import backoff_s
 from drainfsm.core.notice import Notice
 from drainfsm.core.words import CordonOutcome
 from drainfsm.runtime.agent.left_for import LeftFor, is_news
@@ -25,6 +26,9 @@ RESTART_S = 1.0
 """Before a source that failed is watched again; doubles up to ``RESTART_S_MAX``."""
 
 RESTART_S_MAX = 30.0
+SETTLED_MS = 60_000
+"""A source that was watched for so long had no fault at its start."""
+
 REMEMBER_MS = 1_000
 """For the state directory to take what the job leaves for."""
 
@@ -143,7 +147,7 @@ class RunningAdapters:
         return False
 
     async def _watch(self, name: str, sink: Sink, listener: NoticeListener) -> None:
-        pause_s = RESTART_S
+        failure_count = 0
         while True:
             began_ms = loop_ms()
             try:
@@ -151,11 +155,11 @@ class RunningAdapters:
                 detail = "the source stopped by itself"
             except Exception as error:  # an adapter's bug must not end the job
                 detail = f"{type(error).__name__}: {error}"
+            failure_count = 1 if loop_ms() - began_ms > SETTLED_MS else failure_count + 1
+            pause_s = backoff_s(failure_count, first_s=RESTART_S, longest_s=RESTART_S_MAX)
             self._warn(f"source {name}: {detail}; watched again in {pause_s:g} s")
             listener.source_state(name, self._clock.now_unix_ms(), detail)
             await asyncio.sleep(pause_s)
-            ran_ms = loop_ms() - began_ms
-            pause_s = RESTART_S if ran_ms > 60_000 else min(RESTART_S_MAX, pause_s * 2)
 
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> tuple[CordonOutcome, str]:
         """Outcome and detail, within the time."""

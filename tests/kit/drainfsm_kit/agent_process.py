@@ -76,17 +76,3 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
-
-
-def pids_with(text: str) -> list[int]:
-    """Processes of this user that have the text in the environment that they were started with."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                environment = Path("/proc", name, "environ").read_bytes()
-            except OSError:
-                continue
-            if text.encode() in environment:
-                found.append(int(name))
-    return found

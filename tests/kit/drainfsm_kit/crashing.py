@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from drainfsm_kit.marks import MARK, pids_with
+
 POINT = "CRASH_POINT"
 """Environment variable: the point to be killed at."""
 
@@ -166,8 +168,6 @@ def _kinds(arguments: tuple[Any, ...]) -> str:
 
 def _kill_job() -> None:
     """SIGKILL every process of the job but this one."""
-    from drainfsm_kit.running import MARK, pids_with
-
     for pid in pids_with(f"\0{MARK}={os.environ[MARK]}\0"):
         if pid != os.getpid():
             os.kill(pid, signal.SIGKILL)

@@ -23,16 +23,13 @@ from drainfsm.runtime.clock import Clock
 from drainfsm_kit.agent_process import WAIT_S as WAIT_S
 from drainfsm_kit.agent_process import Agent as Agent
 from drainfsm_kit.agent_process import free_port as free_port
-from drainfsm_kit.agent_process import pids_with as pids_with
+from drainfsm_kit.marks import MARK, pids_with
 from drainfsm_kit.toy_rank import TOY_PORT
 
 F = TypeVar("F", bound=Event)
 R = TypeVar("R")
 
 POLL_S = 0.02
-
-MARK = "TOY_JOB"
-"""Environment variable of every process of a job."""
 
 DRAINFSM = (sys.executable, "-m", "drainfsm")
 TOY = (sys.executable, "-m", "drainfsm_kit.toy_rank")

@@ -22,6 +22,14 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def make_directory(path: Path) -> None:
+    """Create it with its parents, each entry durable. One that is there is left alone."""
+    for directory in reversed((path, *path.parents)):
+        if not directory.exists():
+            directory.mkdir(exist_ok=True)
+            sync_directory(directory.parent)
+
+
 def write_synced(path: Path, data: bytes) -> None:
     """Create the file, which must not exist, with its content durable. Its name is not yet.
 
@@ -53,7 +61,7 @@ class Directories:
         if path in self._durable and path.is_dir():
             return
         if path == self._root:
-            path.mkdir(parents=True, exist_ok=True)
+            make_directory(path)
         else:
             self.ensure(path.parent)
             path.mkdir(exist_ok=True)
