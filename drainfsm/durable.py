@@ -61,7 +61,7 @@ class Directories:
         if path in self._durable and path.is_dir():
             return
         if path == self._root:
-            make_directory(path)
+            path.mkdir(parents=True, exist_ok=True)
         else:
             self.ensure(path.parent)
             path.mkdir(exist_ok=True)
