@@ -97,9 +97,11 @@ class Checkpoint:
         if self._active:
             must_agree = self._cadence.passed(step)
             if self._cadence.due(step):
-                self._periodic(step)
+                with self._port.between_steps():
+                    self._periodic(step)
             elif must_agree:
-                self._agree(step)
+                with self._port.between_steps():
+                    self._agree(step)
         return False
 
     def close(self) -> None:

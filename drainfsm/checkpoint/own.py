@@ -153,7 +153,8 @@ class OwnCheckpoint:
             return True
         every = self._port.settings.every_steps
         if self._active and every and (step + 1) % every == 0:
-            self._periodic(step)
+            with self._port.between_steps():
+                self._periodic(step)
         return False
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from drainfsm.core.events import MemoryShortage
@@ -29,6 +30,9 @@ class RankPort(Protocol):
 
     def step_done(self, step: int) -> bool:
         """Blocks while the rank is held, and calls the handlers below. True: leave the loop."""
+
+    def between_steps(self) -> AbstractContextManager[None]:
+        """What is done inside does not count as the time of a step."""
 
     def on_save(self, handler: Callable[[SaveOrder], None]) -> None:
         """Called on the main thread, held at the stop step; does the whole save and reports it."""

@@ -69,6 +69,12 @@ RUN_OPTIONS: tuple[Option, ...] = (
     Option("silence", "SECONDS", "after which a silent agent is lost", field="silence_s"),
     Option("attach", "SECONDS", "in which every rank must attach", field="attach_s"),
     Option(
+        "leftover",
+        "SECONDS",
+        "for what still runs when the command has ended; then it is killed",
+        field="leftover_s",
+    ),
+    Option(
         "job_timeout",
         "SECONDS",
         "after which the attempt drains itself; 0: never",
@@ -81,7 +87,11 @@ ALLOWANCES: tuple[Option, ...] = tuple(
     Option(key, metavar, text, table="allowances")
     for key, metavar, text in (
         ("handler_ms", "MS", "from the platform's notice to the decision"),
-        ("quiesce_ms", "MS", "longest wait for the ranks to reach the stop step"),
+        (
+            "quiesce_ms",
+            "MS",
+            "for the ranks to reach the stop step; more where their steps are longer",
+        ),
         ("commit_ms", "MS", "verify the entries, write the manifest, create the commit"),
         ("exit_margin_ms", "MS", "from the order to leave to no process left"),
         ("clock_skew_ms", "MS", "largest difference between the deadline's clock and ours"),

@@ -17,6 +17,9 @@ QUIESCE_QUANTILE = 0.95
 DURABLE_QUANTILE = 0.99
 COMMIT_QUANTILE = 0.95
 
+STEPS_TO_RUN = 2
+"""At most so many steps lie between being asked to stop and the end of the stop step."""
+
 SAMPLES_MAX = 512
 """Samples kept in the state and carried into the next attempt: enough for p99 (299)."""
 
@@ -31,7 +34,7 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """From the platform's notice to the coordinator's decision."""
 
     quiesce_ms: int = 5_000
-    """Longest wait for all ranks to reach the stop step."""
+    """For all ranks to reach the stop step; more where their steps are known to be longer."""
 
     commit_ms: int = 3_000
     """Verify the entries, write the manifest, create the commit slot."""
@@ -87,6 +90,9 @@ class Basis(Word):
     OBSERVED_MAX = "observed_max"
     SIZING = "sizing"
     """Bytes by bandwidth, and the fixed cost."""
+
+    STEP_TIMES = "step_times"
+    """What the ranks have said of their steps."""
 
     ALLOWANCE = "allowance"
 
@@ -209,9 +215,13 @@ def evaluate(
     allowances: Allowances,
     samples: Sequence[Sample],
     load: Load,
+    step_ms: int = 0,
 ) -> Budget:
-    """The rule at one instant. ``clock_skew_ms`` is the larger of configured and estimated skew."""
-    quiesce, durable, commit = _terms(stage, allowances=allowances, samples=samples, load=load)
+    """The rule at one instant. ``clock_skew_ms`` is the larger of configured and estimated skew,
+    ``step_ms`` the longest recent step of any rank (0: not known)."""
+    quiesce, durable, commit = _terms(
+        stage, allowances=allowances, samples=samples, load=load, step_ms=step_ms
+    )
     terms = sum(term.value_ms for term in (quiesce, durable, commit) if term is not None)
     left = remaining_ms(
         deadline_unix_ms=deadline_unix_ms,
@@ -235,17 +245,18 @@ def evaluate(
 
 
 def _terms(
-    stage: Stage, *, allowances: Allowances, samples: Sequence[Sample], load: Load
+    stage: Stage, *, allowances: Allowances, samples: Sequence[Sample], load: Load, step_ms: int
 ) -> tuple[Evidence | None, Evidence | None, Evidence | None]:
     """Quiesce, durable and commit as far as they are still to come."""
     alike = comparable(samples, load)
     quiesce = durable = commit = None
     if stage is Stage.NOTICE:
+        steps_ms = STEPS_TO_RUN * step_ms
         quiesce = evidence(
             [s.quiesce_ms for s in samples if s.quiesce_ms is not None],
             quantile=QUIESCE_QUANTILE,
-            floor_ms=allowances.quiesce_ms,
-            basis=Basis.ALLOWANCE,
+            floor_ms=max(allowances.quiesce_ms, steps_ms),
+            basis=Basis.STEP_TIMES if steps_ms > allowances.quiesce_ms else Basis.ALLOWANCE,
         )
     if stage in (Stage.NOTICE, Stage.QUIESCED):
         durable = evidence(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drainfsm.core.budget import Budget, Stage, evaluate
 from drainfsm.core.notice import Notice
-from drainfsm.core.state import Phase, State
+from drainfsm.core.state import Attempt, Phase, State
 from drainfsm.errors import NoticeRejectedError
 
 AHEAD_MAX_MS = 366 * 24 * 3_600_000
@@ -60,8 +60,10 @@ def budget_of(
     deadline_unix_ms: int | None = None,
     clock_skew_ms: int | None = None,
     stage: Stage | None = None,
+    step_ms: int = 0,
 ) -> Budget:
-    """The rule for the drain as it stands, or for a deadline and skew about to be adopted."""
+    """The rule for the drain as it stands, or for what a notice states that is about to be
+    adopted."""
     attempt = state.attempt
     if deadline_unix_ms is None:
         deadline_unix_ms = state.current.deadline_unix_ms
@@ -75,6 +77,22 @@ def budget_of(
         allowances=attempt.allowances,
         samples=attempt.samples,
         load=attempt.load,
+        step_ms=max(step_ms, 0 if state.drain is None else state.drain.step_ms),
+    )
+
+
+def window_budget(attempt: Attempt, *, step_ms: int) -> Budget:
+    """The rule as it would be for a notice that leaves the configured grace: before any is there,
+    it tells whether a drain of this job saves anything."""
+    return evaluate(
+        stage=Stage.NOTICE,
+        now_unix_ms=0,
+        deadline_unix_ms=attempt.grace_ms,
+        clock_skew_ms=attempt.allowances.clock_skew_ms,
+        allowances=attempt.allowances,
+        samples=attempt.samples,
+        load=attempt.load,
+        step_ms=step_ms,
     )
 
 
@@ -85,14 +103,18 @@ def latest_safe_start_unix_ms(budget: Budget, *, schedule_slack_ms: int) -> int:
 
 
 def quiesce_by_unix_ms(budget: Budget, *, quiesce_ms: int) -> int:
-    """End of the wait for the ranks: the allowance, cut where the save would no longer fit."""
+    """End of the wait for the ranks: the allowance, or what is known to be needed where that is
+    more; cut where the save would no longer fit."""
+    estimate = budget.quiesce.value_ms if budget.quiesce else 0
+    return min(budget.now_unix_ms + max(quiesce_ms, estimate), last_quiesce_unix_ms(budget))
+
+
+def last_quiesce_unix_ms(budget: Budget) -> int:
+    """When all ranks must hold if a save is still to fit behind it."""
     durable = budget.durable.value_ms if budget.durable else 0
     commit = budget.commit.value_ms if budget.commit else 0
     usable = budget.deadline_unix_ms - budget.clock_skew_ms
-    return min(
-        budget.now_unix_ms + quiesce_ms,
-        usable - durable - commit - budget.exit_margin_ms,
-    )
+    return usable - durable - commit - budget.exit_margin_ms
 
 
 def durable_by_unix_ms(state: State) -> int:
@@ -102,7 +124,10 @@ def durable_by_unix_ms(state: State) -> int:
 
 
 def kill_by_unix_ms(state: State, *, now_unix_ms: int) -> int:
-    """When agents kill what has not left: half the exit margin is theirs to reap and to exit."""
+    """When agents kill what has not left: half the exit margin is theirs to reap and to exit. A job
+    that has not attached saves by itself, if at all: it has until the exit margin begins."""
+    if state.attempt.world_size == 0:
+        return state.leave_by_unix_ms
     margin = state.attempt.allowances.exit_margin_ms
     return min(state.current.usable_deadline_unix_ms - margin // 2, now_unix_ms + margin)
 

@@ -10,6 +10,7 @@ from drainfsm.core import inputs as i
 from drainfsm.core.budget import Budget
 from drainfsm.core.deadline import (
     budget_of,
+    last_quiesce_unix_ms,
     latest_safe_start_unix_ms,
     notice_deadline_unix_ms,
     quiesce_by_unix_ms,
@@ -17,7 +18,7 @@ from drainfsm.core.deadline import (
 )
 from drainfsm.core.draft import Draft, reject
 from drainfsm.core.notice import Notice
-from drainfsm.core.state import Drain, HeldNotice, Phase, State, Stop, known, merge
+from drainfsm.core.state import Drain, HeldNotice, HoldPeriod, Phase, State, Stop, known, merge
 
 
 def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
@@ -31,7 +32,7 @@ def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
     )
     if held is not None and _adds_nothing(draft.drain, held, notice, deadline_unix_ms=deadline):
         return
-    _accept(draft, notice, deadline_unix_ms=deadline)
+    _accept(draft, notice, deadline_unix_ms=deadline, step_ms=given.step_ms)
     if draft.state.phase is Phase.SCHEDULED:
         _due(draft)
     else:
@@ -43,14 +44,20 @@ def _adds_nothing(drain: Drain, held: HeldNotice, notice: Notice, *, deadline_un
     return merged == held and notice.clock_skew_ms <= drain.clock_skew_ms
 
 
-def _accept(draft: Draft, notice: Notice, *, deadline_unix_ms: int) -> None:
+def _accept(draft: Draft, notice: Notice, *, deadline_unix_ms: int, step_ms: int) -> None:
     state, now = draft.state, draft.now_unix_ms
     attempt, drain = state.attempt, state.drain if state.phase.active else None
     before = None if drain is None else drain.deadline_unix_ms
     effective = deadline_unix_ms if before is None else min(before, deadline_unix_ms)
     known_skew = attempt.allowances.clock_skew_ms if drain is None else drain.clock_skew_ms
     skew = max(known_skew, notice.clock_skew_ms)
-    budget = budget_of(state, now_unix_ms=now, deadline_unix_ms=effective, clock_skew_ms=skew)
+    budget = budget_of(
+        state,
+        now_unix_ms=now,
+        deadline_unix_ms=effective,
+        clock_skew_ms=skew,
+        step_ms=step_ms,
+    )
     act_at = now
     if notice.revocable:
         act_at = latest_safe_start_unix_ms(
@@ -65,6 +72,7 @@ def _accept(draft: Draft, notice: Notice, *, deadline_unix_ms: int) -> None:
             effective_deadline_unix_ms=effective,
             act_at_unix_ms=act_at,
             budget=budget,
+            step_ms=step_ms,
         )
     )
     if before is not None and deadline_unix_ms < before:
@@ -128,8 +136,12 @@ def report_cordon(draft: Draft, given: i.ReportCordon) -> None:
             budget=budget,
         )
     )
-    if draft.state.phase is Phase.NOTICED and not budget.fits:
+    if draft.state.phase is not Phase.NOTICED:
+        return
+    if not budget.fits:
         saving.skip(draft, saving.does_not_fit(budget), budget=budget)
+    elif not given.attached:
+        saving.skip(draft, "no process called drainfsm.attach()", budget=budget)
 
 
 def report_positions(draft: Draft, given: i.ReportPositions) -> None:
@@ -147,9 +159,11 @@ def report_positions(draft: Draft, given: i.ReportPositions) -> None:
     _require_world(state, given)
     stop_step = max(position.max_step for position in given.positions) + 1
     budget = budget_of(state, now_unix_ms=draft.now_unix_ms)
-    if reason := _unreachable(draft, given.positions, stop_step=stop_step, budget=budget):
+    reason = _unreachable(given.positions, hold, stop_step=stop_step, budget=budget)
+    if reason:
         saving.skip(draft, reason, budget=budget)
         return
+    run_ms = max(_run_ms(position, stop_step) for position in given.positions)
     draft.add(
         e.StopStepAgreed(
             stop_step=stop_step,
@@ -160,7 +174,9 @@ def report_positions(draft: Draft, given: i.ReportPositions) -> None:
             ),
             step_ms=max(position.step_ms for position in given.positions),
             accumulation=given.accumulation,
-            quiesce_by_unix_ms=hold.quiesce_by_unix_ms,
+            quiesce_by_unix_ms=max(
+                hold.quiesce_by_unix_ms, quiesce_by_unix_ms(budget, quiesce_ms=run_ms)
+            ),
             budget=budget,
         )
     )
@@ -180,9 +196,15 @@ def _require_world(state: State, given: i.ReportPositions) -> None:
         raise reject(state, given, "two positions of one node")
 
 
+def _run_ms(position: i.NodePosition, stop_step: int) -> int:
+    """To the end of the stop step by the node's known steps and phases, and a quarter on top."""
+    known_ms = (position.busy_for_ms or 0) + (stop_step - position.min_step) * position.step_ms
+    return known_ms * 5 // 4
+
+
 def _unreachable(
-    draft: Draft,
     positions: tuple[i.NodePosition, ...],
+    hold: HoldPeriod,
     *,
     stop_step: int,
     budget: Budget,
@@ -190,7 +212,10 @@ def _unreachable(
     """Why the stop step cannot be reached in time; empty if it can, as far as is known."""
     if not budget.fits:
         return saving.does_not_fit(budget)
-    left_ms = wait_until_unix_ms(draft.state) - draft.now_unix_ms
+    late_ms = budget.now_unix_ms - hold.quiesce_by_unix_ms
+    if late_ms >= 0:
+        return f"the last rank said where it is {late_ms} ms after the wait for it was over"
+    left_ms = last_quiesce_unix_ms(budget) - budget.now_unix_ms
     for position in positions:
         if position.busy_for_ms is not None and position.busy_for_ms > left_ms:
             return (
@@ -247,5 +272,5 @@ def expire(draft: Draft, missing: tuple[e.MissingRank, ...]) -> None:
         return
     if draft.drain.hold is not None:
         draft.add(e.QuiesceTimedOut(missing=missing, waited_ms=draft.waited_ms))
-    names = ", ".join(f"{m.rank} ({m.phase})" for m in missing[:8]) or "unknown"
-    saving.give_up(draft, f"rank(s) {names} did not stop in time")
+    names = ", ".join(f"{m.name} ({m.phase})" for m in missing[:8]) or "ranks that are not known"
+    saving.give_up(draft, f"{names} did not stop in time")

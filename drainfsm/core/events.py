@@ -40,6 +40,10 @@ class MissingRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     phase: str
     """``train``, ``eval``, ``compile`` …, ``never attached`` or ``lost``."""
 
+    @property
+    def name(self) -> str:
+        return f"{'a rank' if self.rank < 0 else f'rank {self.rank}'} of node {self.node}"
+
 
 class MemoryShortage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a save would have staged at once, and what the host had left for it."""
@@ -76,6 +80,8 @@ class NoticeReceived(Fact, frozen=True, kw_only=True):
     """When the drain starts to act: now, or the latest safe start of a SOFT notice."""
 
     budget: Budget
+    step_ms: int = 0
+    """Longest recent step of any rank, as the ranks had said by then; 0: not known."""
 
 
 class NoticeWithdrawn(Fact, frozen=True, kw_only=True):

@@ -116,7 +116,7 @@ def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
             yield f"Not all ranks stopped within {event.waited_ms} ms:"
             for missing in event.missing:
                 yield (
-                    f"  rank {missing.rank} on node {missing.node}: {printable(missing.phase)}, "
+                    f"  {missing.name}: {printable(missing.phase)}, "
                     f"last completed step {missing.last_step}"
                 )
         case e.SaveDecided():

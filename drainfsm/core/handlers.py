@@ -68,6 +68,7 @@ def _notice_received(
             notices={**drain.notices, identity: held},
             clock_skew_ms=_larger(drain.clock_skew_ms, notice.clock_skew_ms),
             act_at_unix_ms=_smaller(drain.act_at_unix_ms, event.act_at_unix_ms),
+            step_ms=_larger(drain.step_ms, event.step_ms),
         )
     else:
         drain = Drain(
@@ -77,6 +78,7 @@ def _notice_received(
             deadline_unix_ms=deadline,
             clock_skew_ms=_larger(attempt.allowances.clock_skew_ms, notice.clock_skew_ms),
             act_at_unix_ms=event.act_at_unix_ms,
+            step_ms=event.step_ms,
         )
     return State(attempt, drain, dest)
 
@@ -130,7 +132,7 @@ def _stop_step_agreed(
 ) -> State:
     waiting = frozenset([node.node for node in event.nodes])
     stop = Stop(step=event.stop_step, nodes=event.nodes, waiting=waiting)
-    hold = _no_longer_than(event.quiesce_by_unix_ms, drain.hold)
+    hold = replace(known(drain.hold), quiesce_by_unix_ms=event.quiesce_by_unix_ms)
     return State(attempt, replace(drain, hold=hold, stop=stop), dest)
 
 

@@ -50,6 +50,8 @@ class FormWorld(Input, frozen=True, kw_only=True):
 
 class ReceiveNotice(Input, frozen=True, kw_only=True):
     notice: Notice
+    step_ms: int = 0
+    """Longest recent step of any rank; 0: not known."""
 
 
 class WithdrawNotice(Input, frozen=True, kw_only=True):
@@ -64,6 +66,9 @@ class ReportCordon(Input, frozen=True, kw_only=True):
     detail: str = ""
     drain_id: str = ""
     """Whose cordon it was; empty: the present drain's. One of an earlier drain adds nothing."""
+
+    attached: bool = True
+    """False: no process of the job has called ``attach``, so none can be asked to stop."""
 
 
 class NodePosition(msgspec.Struct, frozen=True, kw_only=True):

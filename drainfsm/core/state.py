@@ -207,6 +207,9 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     act_at_unix_ms: int
     """When it begins to act: at once, or at the latest safe start of a SOFT notice."""
 
+    step_ms: int = 0
+    """Longest recent step of any rank when it was noticed; 0: not known."""
+
     cordon: str | None = None
     """Its outcome."""
 

@@ -53,8 +53,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: tuple[str, ...] = ()
     """Notice sources besides signals and ``drainfsm notify``, by entry point name."""
 
-    signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
-    """Signals that are taken as a notice."""
+    signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    """Signals that are taken as a notice; SIGHUP only where nobody (``nohup``) has it ignored."""
 
     grace_s: float = 30.0
     """Deadline of a notice that states none, counted from its receipt."""
@@ -69,6 +69,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     heartbeat_s: float = 2.0
     silence_s: float = 20.0
     """A node that says nothing for so long is lost."""
+
+    leftover_s: float = 2.0
+    """For what the command has left running (an upload, say) when it ended by itself."""
 
     attach_s: float = 600.0
     """How long ranks may take to attach before the attempt reports them."""
@@ -149,6 +152,8 @@ def _time_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
     if config.silence_s <= config.heartbeat_s:
         heard_every = f"the heartbeat of {config.heartbeat_s:g} s"
         yield "silence", f"{config.silence_s:g} s is not more than {heard_every}: all would be lost"
+    if not 0 <= config.leftover_s <= GRACE_S_MAX:
+        yield "leftover", f"{config.leftover_s:g} s is not in 0 s to a year"
     if config.attach_s <= 0:
         yield "attach", f"{config.attach_s:g} s is not more than 0 s"
     if not 0 <= config.job_timeout_s <= GRACE_S_MAX:

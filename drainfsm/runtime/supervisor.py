@@ -13,7 +13,7 @@ from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.runtime.liveness import Sign, silence
 from drainfsm.runtime.processes.exit_codes import describe_exit, shell_code
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What an agent takes as a notice. The capacity that goes is ours too: no restart after it."""
 
 KILL_WAIT_S = 10.0
@@ -57,12 +57,14 @@ class Supervisor:
     async def run(self) -> int:
         """The exit code of the last attempt, as a shell would see it."""
         loop = asyncio.get_running_loop()
-        for number in FORWARDED:
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
+        forwarded = [one for one in FORWARDED if not (ignored and one is signal.SIGHUP)]
+        for number in forwarded:
             loop.add_signal_handler(number, self._forward, number)
         try:
             return await self._run()
         finally:
-            for number in FORWARDED:
+            for number in forwarded:
                 loop.remove_signal_handler(number)
 
     async def _run(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.core import events as e
 from drainfsm.core.orders import CheckpointSettings
@@ -114,6 +115,25 @@ def test_a_job_that_never_attaches_is_killed_in_time(job: RunningJob) -> None:
     job.wait(lambda: job.events() or None, what="start of the attempt")
     agent.signal()
     assert agent.wait() == 75
-    timed_out = job.find(e.QuiesceTimedOut)[0]
-    assert [rank.phase for rank in timed_out.missing] == ["never attached"]
+    assert job.find(e.SaveSkipped)[0].reason == "no process called drainfsm.attach()"
     assert job.find(e.Exited)[0].remaining_ms > 0
+
+
+def test_steps_that_are_longer_than_the_allowance_are_saved_where_the_window_has_room(
+    job: RunningJob,
+) -> None:
+    allowances = replace(ROOMY, quiesce_ms=500)
+    agent = job.start(job.toy("--step-s", "3", ranks=2), allowances=allowances)
+    job.wait(lambda: job.steps(0)[1:] or None, what="two steps")
+    agent.signal()
+    assert agent.wait() == 75
+    assert job.find(e.ManifestPublished)[0].step == job.steps(0)[-1] == job.steps(1)[-1]
+
+
+def test_a_window_that_is_too_short_for_a_jobs_steps_is_said_before_any_notice(
+    job: RunningJob,
+) -> None:
+    agent = job.start(job.toy("--step-s", "4"), grace_s=25.0)
+    job.wait(lambda: "would save nothing" in agent.output() or None, what="a warning")
+    assert "(steps take up to 4" in agent.output()
+    assert job.find(e.NoticeReceived) == []

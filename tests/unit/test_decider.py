@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Allowances, Budget
-from drainfsm.core.deadline import next_wake_unix_ms
+from drainfsm.core.deadline import next_wake_unix_ms, window_budget
 from drainfsm.core.decider import decide
 from drainfsm.core.fold import evolve
 from drainfsm.core.rules import broken_rules
@@ -172,7 +172,7 @@ def test_ranks_that_do_not_stop_are_named_and_nothing_is_saved() -> None:
     assert isinstance(timed_out, e.QuiesceTimedOut)
     assert timed_out.missing == missing
     assert isinstance(skipped, e.SaveSkipped)
-    assert "3 (train)" in skipped.reason
+    assert skipped.reason == "rank 3 of node 1 (train) did not stop in time"
 
 
 def test_the_wait_for_ranks_ends_where_the_save_would_no_longer_fit() -> None:
@@ -187,15 +187,48 @@ def test_the_wait_for_ranks_ends_where_the_save_would_no_longer_fit() -> None:
 def test_a_rank_in_a_long_evaluation_is_answered_early() -> None:
     s = Scenario(allowances=PLAIN)
     s.given(s.notice(), s.cordoned())
-    (skipped,) = s.when(s.positions(busy_for_ms=40_000))
+    (skipped,) = s.when(s.positions(busy_for_ms=60_000))
     assert isinstance(skipped, e.SaveSkipped)
-    assert "in eval for another 40000 ms" in skipped.reason
+    assert "in eval for another 60000 ms" in skipped.reason
 
 
 def test_a_stop_step_that_is_not_reachable_in_time_is_not_agreed() -> None:
     s = Scenario(allowances=PLAIN)
     s.given(s.notice(), s.cordoned())
-    assert kinds(s.when(s.positions(step_ms=2_501))) == ["save_skipped"]
+    assert kinds(s.when(s.positions(step_ms=30_000))) == ["save_skipped"]
+
+
+@pytest.mark.parametrize(("step_ms", "waits_ms"), [(50, 5_000), (8_000, 20_000), (22_000, 50_400)])
+def test_ranks_with_long_steps_are_waited_for_as_long_as_the_save_fits(
+    step_ms: int, waits_ms: int
+) -> None:
+    """The allowance is what is waited at least; the window has a minute."""
+    s = Scenario(allowances=PLAIN)
+    s.given(s.notice(), s.cordoned())
+    (agreed,) = s.when(s.positions(step_ms=step_ms))
+    assert isinstance(agreed, e.StopStepAgreed)
+    assert agreed.quiesce_by_unix_ms == next_wake_unix_ms(s.state) == NOON_UNIX_MS + waits_ms
+    s.wait(waits_ms - 1)
+    assert s.when(i.Tick()) == ()
+    assert "quiesce_timed_out" in kinds(s.wait(1).when(i.Tick()))
+
+
+def test_a_scheduled_drain_begins_early_enough_for_the_steps_of_its_ranks() -> None:
+    times = []
+    for step_ms in (0, 2_500, 60_000):
+        s = Scenario(allowances=PLAIN)
+        s.given(replace(s.notice(in_ms=3_600_000, hard=False), step_ms=step_ms))
+        times.append(next_wake_unix_ms(s.state) or 0)
+    assert times[0] == times[1] == times[2] + 2 * 60_000 - PLAIN.quiesce_ms
+
+
+def test_whether_a_window_is_long_enough_is_known_before_any_notice() -> None:
+    attempt = Scenario(allowances=PLAIN).state.attempt
+    assert window_budget(attempt, step_ms=100).fits
+    budget = window_budget(attempt, step_ms=60_000)
+    assert not budget.fits
+    assert budget.quiesce is not None
+    assert (budget.quiesce.value_ms, budget.quiesce.basis) == (120_000, "step_times")
 
 
 def test_a_save_whose_commit_no_longer_fits_is_abandoned_by_time_alone() -> None:

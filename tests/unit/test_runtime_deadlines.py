@@ -37,6 +37,9 @@ class Coordinator:
     def send(self, message: n.FromNode) -> None:
         self.sent.append(message)
 
+    def heard_signal(self, name: str) -> None:
+        pass
+
     def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
         self.limits.append(kill_by_unix_ms)
 

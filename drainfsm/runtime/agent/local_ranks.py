@@ -28,6 +28,9 @@ class LocalRank:
         self.held = False
         """It answered the hold of this drain."""
 
+        self.step_ms = 0
+        """Longest recent step; 0: not known."""
+
         self.quiesced_step: int | None = None
         self.save_bytes: int | None = None
         self.first_step: int | None = None
@@ -59,6 +62,15 @@ class LocalRanks:
         self._sized: set[int] = set()
         """Ranks that have said their size since it was last reported."""
 
+        self._step_ms = 0
+        """As it was reported."""
+
+        self.attached_all = False
+        """Every rank of the node has been here."""
+
+        self._unclosed: set[int] = set()
+        """Ranks that have ended without closing their session."""
+
         self._hold = False
         self._hold_number = 0
         self._drain_id = ""
@@ -73,6 +85,11 @@ class LocalRanks:
     def expected_count(self) -> int | None:
         """Ranks of this node; None: none has attached yet."""
         return self._expected_count
+
+    @property
+    def unclosed(self) -> tuple[int, ...]:
+        """Ranks that have ended without closing their session: they were not done."""
+        return tuple(sorted(self._unclosed))
 
     @property
     def _complete(self) -> bool:
@@ -106,6 +123,7 @@ class LocalRanks:
 
     def _begin_incarnation(self, *, world_size: int, local: int) -> None:
         self._ranks.clear()
+        self._unclosed.clear()
         self._sized.clear()
         self._saves.forget()
         self._world_size = world_size
@@ -119,6 +137,7 @@ class LocalRanks:
         """The rank has its answer: bring it to what the others were told."""
         local = self._ranks[rank]
         if self._complete:
+            self.attached_all = True
             self._report_formed()
         if self.leaving:
             local.send(m.Leave(at_step=None))
@@ -133,6 +152,8 @@ class LocalRanks:
         if local is None or local.send is not send:
             return  # an earlier incarnation of it
         del self._ranks[rank]
+        if not local.finished:
+            self._unclosed.add(rank)
         if self._hold and not self.leaving and not local.finished:
             missing = (local.missing(self.node, phase="lost"),)
             self._report(n.NodeRanksLost(missing=missing, reason=f"rank {rank} {how}"))
@@ -146,6 +167,9 @@ class LocalRanks:
         match message:
             case m.Position():
                 self._on_position(local, message)
+            case m.StepTime(step_ms=step_ms):
+                local.step_ms = step_ms
+                self._check_step_times()
             case m.Quiesced(step=step):
                 local.quiesced_step = step
                 self._check_quiesced()
@@ -195,6 +219,12 @@ class LocalRanks:
             busy_phase="" if busiest is None else busiest.phase,
             busy_for_ms=None if busiest is None else busiest.phase_left_ms,
         )
+
+    def _check_step_times(self) -> None:
+        step_ms = max(rank.step_ms for rank in self._ranks.values())
+        if step_ms != self._step_ms:
+            self._step_ms = step_ms
+            self._report(n.NodeStepTime(step_ms=step_ms))
 
     def _check_quiesced(self) -> None:
         steps = {r.quiesced_step for r in self._ranks.values()}

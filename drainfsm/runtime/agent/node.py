@@ -35,6 +35,7 @@ from drainfsm.runtime.wire.environment import EPOCH_VARIABLE, SOCKET_VARIABLE
 LATE_LEAD_MS_MAX = 150
 """So long before a wait is over the late ranks are asked where they are, twice over."""
 
+NAMED_MAX = 8
 REAP_S = 5.0
 LAUNCHER_S = 1.0
 """For a launcher whose ranks have left: the torchrun of a node that is not the store's can spend
@@ -162,10 +163,10 @@ class Node:
     async def _follow_job(self) -> None:
         await self.job.wait()
         await self._follow_ranks()
-        detail = self._why_killed
-        if not await self.job.wait_for_the_rest():
-            left = ", ".join(str(rank) for rank in self._ranks.ranks) or "none attached"
-            detail = detail or f"processes outlived the command and were killed (ranks: {left})"
+        if await self.job.wait_for_the_rest(timeout_s=self._config.leftover_s):
+            detail = self._why_killed
+        else:
+            detail = self._why_killed or self._outlived()
             if not await self.job.kill():
                 detail = f"{detail}; a process could not be killed"
         code = self._code.of(self.job.exit_code or 0)
@@ -180,6 +181,7 @@ class Node:
                     detail=detail,
                 ),
                 failed_unix_ms=self._code.failed_unix_ms,
+                unclosed_ranks=self._ranks.unclosed,
             )
         )
 
@@ -194,6 +196,15 @@ class Node:
         while self._code.live:
             self._rank_ended.clear()
             await self._rank_ended.wait()
+
+    def _outlived(self) -> str:
+        left = ", ".join(str(rank) for rank in self._ranks.ranks) or "none attached"
+        names = ", ".join(self.job.names()[:NAMED_MAX])
+        self._warn(
+            f"{names} outlived the command by {self._config.leftover_s:g} s, and is killed; give "
+            "--leftover if it needs longer"
+        )
+        return f"processes outlived the command and were killed (ranks: {left}): {names}"
 
     async def _reap(self) -> None:
         while True:
@@ -234,6 +245,19 @@ class Node:
 
     async def _kill(self) -> None:
         await self.job.kill()
+
+    def heard_signal(self, name: str) -> None:
+        """Once more, while the job leaves."""
+        if self._ranks.leaving:
+            self._forward(name)
+
+    def _forward(self, name: str) -> None:
+        """Processes that have not attached are told as a good init would: by the signal."""
+        if self._ranks.attached_all or self.job.exit_code is not None:
+            return
+        told = self.job.forward(signal.Signals[name])
+        who = "some ranks have not" if self._ranks.ranks else "no process here has"
+        self._warn(f"{who} called drainfsm.attach(): {name} is forwarded to {told} process(es)")
 
     def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
         """At most the same share of the exit margin as the coordinator's backstop leaves."""
@@ -279,6 +303,7 @@ class Node:
                 ranks.leave(at_step)
                 self._limits.set_leave(here(kill_by))
                 self._check_launcher()
+                self._forward(self._notices.heard_signal)
             case n.JobLeft(done_by_unix_ms=done_by):
                 if not self._left.done():
                     self._left.set_result(replace(order, done_by_unix_ms=here(done_by)))

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from drainfsm.core.notice import Notice
+from drainfsm.core.notice import SIGNAL_SOURCE, Notice
 from drainfsm.runtime.agent.clock_offset import Offset
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -32,6 +32,7 @@ class Timekeeper(Protocol):
     """Who ends the job by a time: the node."""
 
     def set_own_limit(self, kill_by_unix_ms: int | None) -> None: ...
+    def heard_signal(self, name: str) -> None: ...
 
 
 class Notices:
@@ -44,6 +45,9 @@ class Notices:
         self._clock = clock
         self._offset = offset
         self._warn = warn
+        self.heard_signal = "SIGTERM"
+        """The last one; without any, what a platform would send."""
+
         self._sender: Sender | None = None
         self._timekeeper: Timekeeper | None = None
         self._queued: list[n.FromNode] = []
@@ -61,6 +65,10 @@ class Notices:
 
     def hear(self, notice: Notice) -> None:
         """From a signal or a source."""
+        if notice.source == SIGNAL_SOURCE:
+            self.heard_signal = notice.native_id
+            if self._timekeeper is not None:
+                self._timekeeper.heard_signal(notice.native_id)
         self._give(notice)
 
     def take_back(self, source: str, native_id: str, reason: str) -> None:

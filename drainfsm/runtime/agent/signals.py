@@ -27,13 +27,18 @@ def notice_of(name: str, *, now_unix_ms: int) -> Notice:
     )
 
 
+def _unwanted(name: str) -> bool:
+    """The job shall outlive its terminal: whoever started us has said so (``nohup``)."""
+    return name == "SIGHUP" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
 @contextmanager
 def hear_signals(
     names: Sequence[str], clock: Clock, sink: Callable[[Notice], None]
 ) -> Iterator[None]:
     """While inside, these signals are notices. asyncio's handlers are ``signal.set_wakeup_fd``."""
     loop = asyncio.get_running_loop()
-    numbers = [signal.Signals[name] for name in dict.fromkeys(names)]
+    numbers = [signal.Signals[name] for name in dict.fromkeys(names) if not _unwanted(name)]
 
     def heard(name: str) -> None:
         sink(notice_of(name, now_unix_ms=clock.now_unix_ms()))

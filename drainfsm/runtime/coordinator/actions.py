@@ -177,7 +177,10 @@ class Actions:
         if not self._config.cordon:
             self._decisions.submit(
                 i.ReportCordon(
-                    outcome=CordonOutcome.NOT_CONFIGURED, duration_ms=0, drain_id=drain_id
+                    outcome=CordonOutcome.NOT_CONFIGURED,
+                    duration_ms=0,
+                    drain_id=drain_id,
+                    attached=self._reports.attached,
                 )
             )
             return
@@ -207,6 +210,7 @@ class Actions:
                 duration_ms=loop_ms() - began_ms,
                 detail="; ".join(told)[:500],
                 drain_id=drain_id,
+                attached=self._reports.attached,
             )
         )
 

@@ -69,7 +69,8 @@ class AttemptEnd:
             return
         self._everybody_exited = True
         own = self._reports.first_failure
-        drained = self._told_to_leave or (state.phase.draining and own != 0)
+        undone = own != 0 or self._reports.unclosed
+        drained = self._told_to_leave or (state.phase.draining and undone)
         exit_code = EX_TEMPFAIL if drained else own
         self._submit(ReportExited(exit_code=exit_code, nodes=self._reports.exits()))
         self.decided(state)

@@ -25,7 +25,12 @@ from drainfsm.runtime.coordinator.node_reports import NodeReports
 from drainfsm.runtime.coordinator.nodes import Nodes, Send
 from drainfsm.runtime.coordinator.saves import Saves
 from drainfsm.runtime.coordinator.starts import Starts
-from drainfsm.runtime.coordinator.watchdogs import watch_attachment, watch_fence, watch_silence
+from drainfsm.runtime.coordinator.watchdogs import (
+    watch_attachment,
+    watch_fence,
+    watch_silence,
+    watch_window,
+)
 from drainfsm.runtime.threads import Tasks
 from drainfsm.runtime.wire import node_messages as n
 
@@ -101,6 +106,7 @@ class Coordinator:
             await self._decisions.submit(self.attempt.start)
             self._tasks.start(watch_silence(self._nodes, self._config, self._clock, self.node_gone))
             self._tasks.start(watch_attachment(self._reports, self._config, self._warn))
+            self._tasks.start(watch_window(self._reports, lambda: self.state, self._warn))
             self._tasks.start(watch_fence(self.attempt.publisher, self._decisions.submit))
             await self._end.wait()
             outcome = self._end.outcome(self.state)
@@ -162,6 +168,8 @@ class Coordinator:
                 self._starts.formed(whole=self._reports.whole)
             case n.NodeHeld():
                 self._actions.held(node, message)
+            case n.NodeStepTime():
+                self._reports.step_time(node, message)
             case n.NodeQuiesced(ranks=ranks, step=step):
                 self._submit(i.ReportQuiesced(node=node, ranks=ranks, step=step))
             case n.NodeLate():
@@ -204,7 +212,7 @@ class Coordinator:
                 answer = n.NoticeAnswer(ask=message.ask, error="", detail=detail)
                 self._nodes.tell(answer, (node,))
                 return
-            given = i.ReceiveNotice(notice=notice)
+            given = i.ReceiveNotice(notice=notice, step_ms=self._reports.step_ms)
             self._actions.heard_by(node, notice)
         else:
             given = i.WithdrawNotice(

@@ -80,7 +80,7 @@ def _line_of_drain(event: Event) -> str | None:
         case e.StopStepAgreed(stop_step=stop_step):
             return f"all ranks stop after step {stop_step}"
         case e.QuiesceTimedOut(missing=missing):
-            who = ", ".join(f"rank {m.rank} of node {m.node} ({m.phase})" for m in missing)
+            who = ", ".join(f"{m.name} ({m.phase})" for m in missing)
             return f"not stopped in time: {printable(who) or 'not known'}"
         case e.SaveStarted(step=step, budget=budget):
             return f"saving step {step}; {budget.save_budget_ms / 1_000:.1f} s are left for it"

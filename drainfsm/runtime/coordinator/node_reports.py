@@ -35,11 +35,14 @@ class NodeReports:
 
         self._held: dict[int, i.NodePosition] = {}
         self._late: dict[int, tuple[MissingRank, ...]] = {}
+        self._step_times: dict[int, int] = {}
         self._first_steps: dict[int, int] = {}
         self._restored: dict[int, n.NodeRestored] = {}
         self._refusals: set[RankRestoreRefused] = set()
         self._exits: dict[int, NodeExit] = {}
         self._failures: list[Failure] = []
+        self.unclosed = False
+        """Ranks have ended without closing their session: the job was not done."""
 
     def starting(self, node: int) -> None:
         self._starting.add(node)
@@ -89,9 +92,22 @@ class NodeReports:
         return tuple(sorted((self._nodes - here) | self._starting))
 
     @property
+    def attached(self) -> bool:
+        """Some process of the job has called ``attach``."""
+        return bool(self._formed or self._starting)
+
+    @property
     def world_size(self) -> int:
         """As the ranks say it; 0: none has attached."""
         return max((one.world_size for one in self._formed.values()), default=0)
+
+    def step_time(self, node: int, message: n.NodeStepTime) -> None:
+        self._step_times[node] = message.step_ms
+
+    @property
+    def step_ms(self) -> int:
+        """Longest recent step of any rank; 0: not known."""
+        return max(self._step_times.values(), default=0)
 
     def begin_hold(self) -> None:
         self._held.clear()
@@ -159,6 +175,7 @@ class NodeReports:
         """True: no node is left."""
         if node not in self._exits:
             self._exits[node] = message.exit
+            self.unclosed = self.unclosed or bool(message.unclosed_ranks)
             if (code := message.exit.exit_code) > 0:
                 at = sys.maxsize if message.failed_unix_ms is None else message.failed_unix_ms
                 self._failures.append(Failure(at, code))

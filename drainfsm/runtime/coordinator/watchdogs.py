@@ -7,7 +7,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from drainfsm.core.deadline import window_budget
+from drainfsm.core.decide_save import does_not_fit
 from drainfsm.core.inputs import AnyInput, ReportFenced
+from drainfsm.core.state import State
 from drainfsm.errors import DrainfsmError, FencedError
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -22,6 +25,7 @@ FENCE_CHECK_S = 30.0
 
 FENCE_ANSWER_S = 20.0
 MISSING_TOLD_MAX = 8
+WINDOW_CHECK_S = 5.0
 
 
 async def watch_silence(
@@ -60,3 +64,24 @@ async def watch_attachment(
             f"after {config.attach_s:g} s not every rank of node(s) {nodes} has attached; until "
             "they do, a drain saves nothing. Does the training script call drainfsm.attach()?"
         )
+
+
+async def watch_window(
+    reports: NodeReports, state: Callable[[], State], warn: Callable[[str], None]
+) -> None:
+    """Where a drain with the configured grace would save nothing, that is said before there is
+    one: once, and again when it has changed."""
+    fitted = True
+    while True:
+        await asyncio.sleep(WINDOW_CHECK_S)
+        now = state()
+        if now.phase.active or not now.attempt.load.save_bytes or not reports.step_ms:
+            continue
+        budget = window_budget(now.attempt, step_ms=reports.step_ms)
+        if fitted and not budget.fits:
+            warn(
+                f"a notice of --grace {now.attempt.grace_ms / 1_000:g} s would save nothing: "
+                f"{does_not_fit(budget)} (steps take up to {reports.step_ms} ms). A longer grace, "
+                "shorter steps or a faster store; periodic saves keep what was done until then"
+            )
+        fitted = budget.fits

@@ -16,16 +16,13 @@ from drainfsm.errors import ConfigError
 from drainfsm.runtime.processes import launch
 from drainfsm.runtime.processes.exit_codes import shell_code
 from drainfsm.runtime.processes.launchers import is_launcher
-from drainfsm.runtime.processes.proc import job_processes, reap
+from drainfsm.runtime.processes.proc import Process, catches, job_processes, name_of, reap
 from drainfsm.runtime.wire.environment import SIGNALS_VARIABLE
 
 PR_SET_CHILD_SUBREAPER = 36
 KILL_PAUSE_S = 0.02
 KILL_S_MAX = 5.0
 """A process in an uninterruptible wait of the kernel cannot be killed: it is left behind."""
-
-LEFTOVER_S = 2.0
-"""After the command itself ended: for its children to end by themselves."""
 
 TORCHRUN = {
     # torchrun's own handling of SIGTERM would end the ranks within its 30 s, whatever the deadline;
@@ -105,7 +102,7 @@ class Job:
         """Until the command itself has ended."""
         await self._ended.wait()
 
-    async def wait_for_the_rest(self, *, timeout_s: float = LEFTOVER_S) -> bool:
+    async def wait_for_the_rest(self, *, timeout_s: float) -> bool:
         """Until its children have ended as well. False: some have not."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -114,13 +111,25 @@ class Job:
                 return True
         return False
 
+    def forward(self, number: signal.Signals) -> int:
+        """To the topmost processes that have a handler for it, which are in charge of those below
+        them; where there are none, to all. How many were told."""
+        found = self._found()
+        handlers = [one for one in found if catches(one.pid, number)]
+        below = {one.pid for one in found if _is_below(one, handlers, found)}
+        told = [one for one in handlers if one.pid not in below] or found
+        for one in told:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one.pid, number)
+        return len(told)
+
     async def kill(self, *, timeout_s: float = KILL_S_MAX) -> bool:
         """SIGKILL to every process of the job until none is left. False: one cannot be killed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while left := self._left():
                     for pid in left:
-                        with contextlib.suppress(ProcessLookupError):
+                        with contextlib.suppress(ProcessLookupError, PermissionError):
                             os.kill(pid, signal.SIGKILL)
                     await asyncio.sleep(KILL_PAUSE_S)
                 return True
@@ -129,8 +138,12 @@ class Job:
     def kill_now(self) -> None:
         """One round, without waiting: the last resort."""
         for pid in self._left():
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
+    def names(self) -> list[str]:
+        """Of the processes that live, for a message."""
+        return [f"{name_of(one.pid)} (pid {one.pid})" for one in self._found()]
 
     def reap(self) -> None:
         """Orphans that ended by themselves."""
@@ -138,8 +151,22 @@ class Job:
 
     def _left(self) -> list[int]:
         """Processes that live, parents before their children."""
+        return [one.pid for one in self._found()]
+
+    def _found(self) -> list[Process]:
         if self._popen is None:
             return []
         found = job_processes(os.getpid(), others=self.others)
         reap(found, but=self._popen.pid)
-        return [one.pid for one in found if one.state != "Z"]
+        return [one for one in found if one.state != "Z"]
+
+
+def _is_below(one: Process, above: Sequence[Process], found: Sequence[Process]) -> bool:
+    """A process of ``above`` is its parent, or theirs."""
+    parents, pids = {each.pid: each.parent for each in found}, {each.pid for each in above}
+    parent = one.parent
+    while parent in parents:
+        if parent in pids:
+            return True
+        parent = parents[parent]
+    return parent in pids

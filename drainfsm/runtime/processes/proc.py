@@ -26,8 +26,8 @@ def process(pid: int) -> Process | None:
     """None: there is no such process (any more)."""
     try:
         fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # PermissionError: of another user, under ``hidepid``
     return Process(
         pid=pid,
         state=fields[0].decode(),
@@ -35,6 +35,23 @@ def process(pid: int) -> Process | None:
         session=int(fields[3]),
         exit_status=int(fields[49]),
     )
+
+
+def name_of(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return "a process"
+
+
+def catches(pid: int, number: int) -> bool:
+    """The process has a handler of its own for the signal."""
+    try:
+        status = (PROC / str(pid) / "status").read_text()
+    except OSError:
+        return False
+    caught = next((line for line in status.splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def processes() -> list[Process]:

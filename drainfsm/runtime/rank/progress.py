@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -13,6 +15,9 @@ STARTING = "startup"
 
 EXACT_STEPS = 4
 """So many first steps are timed at the boundary; later ones by the reader thread's samples."""
+
+NEWS_MS_MIN = 1_000
+"""Steps that differ by less than a quarter of it fit into every window, or into none."""
 
 RECENT_STEPS = 8
 """The step time reported is the longest of so many."""
@@ -40,15 +45,45 @@ class StepTimes:
         self._step = step
         self._moved_ms: int | None = None
         self._recent_ms: deque[int] = deque(maxlen=RECENT_STEPS)
+        self._paused_ms = 0
+        """In all, since the step counter was last seen to have moved."""
+
+        self._paused_since_ms: int | None = None
+        self._told_ms = 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done inside is no part of a step: a save, a phase."""
+        if self._paused_since_ms is not None:
+            yield
+            return
+        self._paused_since_ms = began_ms = monotonic_ms()
+        try:
+            yield
+        finally:
+            self._paused_since_ms = None
+            self._paused_ms += monotonic_ms() - began_ms
 
     def saw(self, step: int) -> None:
         """The last completed step, as of now."""
         if step == self._step:
             return
-        now_ms = monotonic_ms()
+        now_ms, since_ms = monotonic_ms(), self._paused_since_ms
+        paused_ms, self._paused_ms = self._paused_ms, 0
+        if since_ms is not None:  # paused behind the step that is seen only now
+            now_ms = since_ms
         if self._moved_ms is not None and step > self._step:
-            self._recent_ms.append(-(-(now_ms - self._moved_ms) // (step - self._step)))
+            took_ms = max(0, now_ms - self._moved_ms - paused_ms)
+            self._recent_ms.append(-(-took_ms // (step - self._step)))
         self._step, self._moved_ms = step, now_ms
+
+    def news_ms(self) -> int | None:
+        """The longest recent step, where it is not what was told before, within a quarter."""
+        longest_ms, told_ms = self.longest_ms, self._told_ms
+        if 4 * abs(longest_ms - told_ms) <= max(longest_ms, told_ms, NEWS_MS_MIN):
+            return None
+        self._told_ms = longest_ms
+        return longest_ms
 
     @property
     def longest_ms(self) -> int:

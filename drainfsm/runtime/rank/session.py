@@ -12,7 +12,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.runtime.output import say_last
@@ -134,11 +134,16 @@ class RankSession(Reports):
         before = self._phase
         self._phase = phase = self._phases.begin(name, expected_s=expected_s)
         try:
-            yield
+            with self._times.paused():
+                yield
         finally:
             self._phases.end(phase)
             started = before.name == STARTING and self._steps_seen
             self._phase = self._phases.begin(TRAINING, expected_s=None) if started else before
+
+    def between_steps(self) -> AbstractContextManager[None]:
+        """What is done inside (a blocking save, say) does not count as the time of a step."""
+        return self._times.paused()
 
     def close(self) -> None:
         """Finish the save that is in flight, and report no more. The process may go on as long as
@@ -195,6 +200,8 @@ class RankSession(Reports):
     def sample(self) -> None:
         """Called now and then by the reader thread."""
         self._times.saw(self.last_step)
+        if (step_ms := self._times.news_ms()) is not None:
+            self._send(m.StepTime(step_ms=step_ms))
 
     def on_agent_gone(self) -> None:
         """Nobody is left to lead a drain, and the node is taken for lost: leave at once."""

@@ -94,6 +94,12 @@ class NodeHeld(Message, frozen=True, kw_only=True):
     """Of the hold that this answers."""
 
 
+class NodeStepTime(Message, frozen=True, kw_only=True):
+    """Longest recent step of any rank of the node, where it is not what was said before."""
+
+    step_ms: int
+
+
 class NodeQuiesced(Message, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     step: int
@@ -162,6 +168,9 @@ class NodeExited(Message, frozen=True, kw_only=True):
     failed_unix_ms: int | None = None
     """When the node's first rank failed; None: none did."""
 
+    unclosed_ranks: tuple[int, ...] = ()
+    """They have ended without closing their session."""
+
 
 class NodeCordonDone(Message, frozen=True, kw_only=True):
     outcome: CordonOutcome
@@ -194,6 +203,7 @@ FromNode: TypeAlias = (
     | NodeStarting
     | NodeFormed
     | NodeHeld
+    | NodeStepTime
     | NodeQuiesced
     | NodeLate
     | NodeSaveBegan

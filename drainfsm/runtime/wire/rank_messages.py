@@ -52,6 +52,12 @@ class Position(Message, frozen=True, kw_only=True):
     """How long a phase outside the step loop is expected to go on; None: not known."""
 
 
+class StepTime(Message, frozen=True, kw_only=True):
+    """The longest of the rank's recent steps is not what it said before."""
+
+    step_ms: int
+
+
 class Quiesced(Message, frozen=True, kw_only=True):
     step: int
 
@@ -129,6 +135,7 @@ class Detach(Message, frozen=True, kw_only=True):
 FromRank: TypeAlias = (
     Attach
     | Position
+    | StepTime
     | Quiesced
     | SizeDeclared
     | SaveBegan

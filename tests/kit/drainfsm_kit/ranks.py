@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,9 @@ class RecordedPort:
         self, *, generation_id: str, step: int, error: str, reason: str
     ) -> None:
         self._report("refused", generation_id=generation_id, step=step, reason=f"{error}: {reason}")
+
+    def between_steps(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def save_aborted(self, generation_id: str) -> bool:
         return generation_id in self.aborted

@@ -52,7 +52,8 @@ def main(argv: list[str] | None = None) -> int:
             with (options.trace / f"rank{session.rank}").open("a") as trace:
                 trace.write(f"{session.epoch} {step}\n")
         if options.every and (step + 1) % options.every == 0:
-            saver.periodic(step)
+            with session.between_steps():
+                saver.periodic(step)
         if session.step_done(step):
             break
     session.close()

@@ -9,7 +9,7 @@ from drainfsm.runtime.agent.local_ranks import LocalRanks, Send
 from drainfsm.runtime.agent.local_start import LocalStart
 from drainfsm.runtime.agent.rank_server import RankEnds
 from drainfsm.runtime.processes.exit_codes import describe_exit
-from drainfsm.runtime.processes.job import KILL_S_MAX, LEFTOVER_S, Job
+from drainfsm.runtime.processes.job import KILL_S_MAX, Job
 from drainfsm.runtime.wire import rank_messages as m
 from drainfsm_kit.simulator.process import Process
 from drainfsm_kit.simulator.rank import Rank
@@ -189,7 +189,7 @@ class SimulatedJob(Job):
     async def wait(self) -> None:
         await self._over.wait()
 
-    async def wait_for_the_rest(self, *, timeout_s: float = LEFTOVER_S) -> bool:
+    async def wait_for_the_rest(self, *, timeout_s: float) -> bool:
         if self.living():
             await asyncio.sleep(timeout_s)
         return not self.living()
