@@ -66,7 +66,7 @@ def test_kill_finds_processes_that_left_their_parent_and_their_session(tmp_path:
     body = f"""
 while len([f for f in os.listdir({str(tmp_path)!r})]) < 4:
     await asyncio.sleep(0.01)
-print(await job.kill(), job.exit_code, await job.wait_for_the_rest())
+print(await job.kill(), job.exit_code, await job.wait_for_the_rest(timeout_s=2.0))
 """
     running = agent(body, sys.executable, "-c", HIDING, str(tmp_path / "ready"))
     output, _ = running.communicate(timeout=60)
