@@ -27,6 +27,7 @@ COMMANDS = {
     "notify": "hand a notice to a running agent",
     "replay": "read a drain, an attempt or a whole job back from its log",
     "explain": "say why a drain ended as it did, with the arithmetic",
+    "watch": "jobs and drains on the terminal, as they happen",
     "status": "what a running job would do with a notice now",
     "plan": "size a grace window, and say what to set",
     "report": "what a job's history costs: rates and durations over all attempts",

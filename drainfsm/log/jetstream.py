@@ -219,29 +219,41 @@ class Connection:
             BrokerError: the connection is closed for good.
             RecordUnreadableError: a message is no record (of a version known here).
         """
+        following = self.follow_messages(job_id, after_sequence=after_sequence)
+        async with contextlib.aclosing(following) as messages:
+            async for message in messages:
+                yield _stored(message)
+
+    async def follow_messages(
+        self, job_id: str = "", *, after_sequence: int = 0
+    ) -> AsyncGenerator[BrokerMessage, None]:
+        """The same, undecoded, for whoever goes on behind a message that is no record.
+
+        Raises:
+            BrokerError: the connection is closed for good.
+        """
         subject = _subject(job_id) if job_id else api.SUBJECTS
         while True:
             try:
-                async for stored in self.stored(subject, after_sequence=after_sequence):
-                    after_sequence = stored.sequence
-                    yield stored
+                async for message in self.messages(subject, after_sequence=after_sequence):
+                    after_sequence = message.sequence
+                    yield message
                 async with contextlib.aclosing(self._tail(subject, after_sequence)) as tail:
-                    async for stored in tail:
-                        after_sequence = stored.sequence
-                        yield stored
+                    async for message in tail:
+                        after_sequence = message.sequence
+                        yield message
             except (BrokerError, TailBrokenError):
                 if self.closed:
                     raise BrokerError(f"closed: {self.link.last_error or 'by close()'}") from None
                 await asyncio.sleep(FOLLOW_RETRY_S)
 
-    async def _tail(self, subject: str, after_sequence: int) -> AsyncGenerator[Stored, None]:
+    async def _tail(self, subject: str, after_sequence: int) -> AsyncGenerator[BrokerMessage, None]:
         tail = Tail(self.link.client, subject, after_sequence=after_sequence)
         self._tails.add(tail)
         try:
             await tail.open(self.link.call)
             while True:
-                message = await tail.next()
-                yield _stored(message)
+                yield await tail.next()
         finally:
             self._tails.discard(tail)
             await tail.close()

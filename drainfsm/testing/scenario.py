@@ -36,12 +36,13 @@ class Scenario:
         save_bytes: int = 10_000_000,
         grace_ms: int = 30_000,
         epoch: int = 1,
+        job_id: str = "job",
         form_world: bool = True,
     ) -> None:
         self.node_count = node_count
         self.ranks_per_node = ranks_per_node
         self.now_unix_ms = NOON_UNIX_MS
-        self._fold = Fold(job_id="job", epoch=epoch)
+        self._fold = Fold(job_id=job_id, epoch=epoch)
         self.history: list[Record] = []
         self._added: tuple[Event, ...] = ()
         """By the last input."""

@@ -77,12 +77,32 @@ def status(
     newest = max(logs, key=lambda log: log.epoch)
     counted = replay_attempt(newest).counted
     state, committed_unix_ms = _folded(newest, counted)
+    return status_of(
+        state,
+        counted,
+        now_unix_ms=now_unix_ms,
+        committed_unix_ms=committed_unix_ms,
+        last_unix_ms=max((record.at_unix_ms for record in counted), default=None),
+        windows_ms=windows_ms,
+    )
+
+
+def status_of(
+    state: State,
+    counted: Sequence[Record],
+    *,
+    now_unix_ms: int,
+    committed_unix_ms: int | None,
+    last_unix_ms: int | None,
+    windows_ms: Sequence[int] = (),
+) -> Status:
+    """Of one attempt that is folded already. ``committed_unix_ms``: its own newest commit."""
     attempt, drain = state.attempt, state.drain
     committed = attempt.committed
     active = drain is not None and state.phase.active
     return Status(
-        job_id=newest.job_id,
-        epoch=newest.epoch,
+        job_id=attempt.job_id,
+        epoch=attempt.epoch,
         phase=state.phase,
         node_count=attempt.node_count,
         world_size=attempt.world_size,
@@ -94,7 +114,7 @@ def status(
         remaining_ms=drain.deadline_unix_ms - now_unix_ms if drain is not None and active else None,
         exit_code=attempt.exit_code,
         fenced_by=attempt.fenced_by,
-        last_record_age_ms=now_unix_ms - max((r.at_unix_ms for r in counted), default=now_unix_ms),
+        last_record_age_ms=0 if last_unix_ms is None else now_unix_ms - last_unix_ms,
         save_bytes=attempt.load.save_bytes,
         sample_count=len(attempt.samples),
         blind=tuple(_blind(counted)),
@@ -150,7 +170,7 @@ def _answers(state: State, now_unix_ms: int, windows_ms: Sequence[int]) -> list[
 
 def status_text(found: Status) -> Iterator[str]:
     """One screen. What comes from others is escaped."""
-    yield f"job {found.job_id}, attempt {found.epoch}: {_standing(found)}"
+    yield f"job {found.job_id}, attempt {found.epoch}: {standing(found)}"
     ranks = f"{found.world_size} ranks" if found.world_size else "ranks are not all there yet"
     yield f"  {found.node_count} node(s), {ranks}; last record {span(found.last_record_age_ms)} ago"
     if found.committed_step is None:
@@ -173,7 +193,7 @@ def status_text(found: Status) -> Iterator[str]:
         yield "  (no save is on record yet: sizes and times are assumed)"
 
 
-def _standing(found: Status) -> str:
+def standing(found: Status) -> str:
     if found.drain_id is not None and found.remaining_ms is not None:
         left = span(abs(found.remaining_ms))
         when = f"{left} to its deadline" if found.remaining_ms >= 0 else f"{left} past its deadline"

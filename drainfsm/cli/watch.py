@@ -1,0 +1,227 @@
+"""``drainfsm watch``: jobs and drains on the terminal, as they happen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from drainfsm.cli.logs import add_log_options
+from drainfsm.cli.options import Parser
+from drainfsm.cli.settings import load_settings
+from drainfsm.core.explain import explain
+from drainfsm.core.text import printable
+from drainfsm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from drainfsm.views.screen import Selection
+    from drainfsm.views.watch import Reader
+
+USAGE = """watch [--job NAME] [--nats URL | --state-dir DIR | --file PATH] [--once] [--json]"""
+
+EPILOG = """\
+Follows the stream of --nats (all jobs, or the one of --job); else the journals of --job in
+--state-dir, or a file that grows. Shows the jobs, the nearest deadline first; for the chosen one
+the window (spent, needed by phase, left), the ranks with the late ones named, sources that cannot
+tell, and its events. A server that is away is waited for, and the view says for how long it is
+stale.
+
+Keys: arrows or j and k choose, e explains, f filters the events, q ends. --once prints the view
+once and ends; --json prints the states as JSON lines, once or (without --once) at every change."""
+
+FRAME_S = 0.25
+CHANGES_S = 1.0
+PLAIN_WIDTH, PLAIN_HEIGHT = 100, 40
+UP, DOWN = ("k", "\x1b[A", "\x1bOA"), ("j", "\x1b[B", "\x1bOB")
+
+
+def parser() -> Parser:
+    made = Parser("watch", "Watch jobs and drains.", usage=USAGE, epilog=EPILOG)
+    add_log_options(made)
+    made.add_argument("--once", action="store_true", help="print the view once, and end")
+    made.add_argument("--json", action="store_true", help="states as JSON lines")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parser().parse(argv)
+    try:
+        import rich  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "watch needs rich: install it with `pip install 'drainfsm[dashboard]'`"
+        ) from error
+    return asyncio.run(_watch(arguments))
+
+
+def _reader(arguments: argparse.Namespace) -> Reader:
+    from drainfsm.runtime.clock import Clock
+    from drainfsm.views.watch import Reader
+
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    nats = str(settings.given("nats") or "")
+    if arguments.file is None and not nats and settings.given("job") is None:
+        raise ConfigError("watch: give --nats for all jobs, or --job for the journals here")
+    return Reader(
+        clock=Clock().now_unix_ms,
+        job=None if settings.given("job") is None else settings.job,
+        nats=nats,
+        file=arguments.file,
+        state_dir=settings.state_dir,
+    )
+
+
+async def _watch(arguments: argparse.Namespace) -> int:
+    reader = _reader(arguments)
+    if arguments.once:
+        await reader.once()
+        _print(reader, as_json=arguments.json)
+        return 0
+    running = asyncio.ensure_future(reader.run())
+    try:
+        if not arguments.json and sys.stdout.isatty():
+            return await _Terminal(reader).run()
+        while True:
+            await reader.changed.wait()
+            reader.changed.clear()
+            _print(reader, as_json=arguments.json)
+            await asyncio.sleep(CHANGES_S)
+    finally:
+        running.cancel()
+
+
+def _print(reader: Reader, *, as_json: bool) -> None:
+    from drainfsm.views.screen import Selection, plain
+
+    if as_json:
+        for status in reader.projection.statuses(now_unix_ms=reader.clock()):
+            sys.stdout.buffer.write(msgspec.json.encode(status) + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    lines = _lines(reader, Selection(), width=PLAIN_WIDTH, height=PLAIN_HEIGHT)
+    print(plain(lines[:-1]), flush=True)
+
+
+def _lines(reader: Reader, selection: Selection, *, width: int, height: int) -> list[Text]:
+    from drainfsm.views.screen import Feed, screen
+
+    feed = Feed(
+        source=printable(reader.where),
+        stale_since_unix_ms=reader.stale_since_unix_ms,
+        error=reader.error,
+    )
+    return screen(
+        reader.projection,
+        feed=feed,
+        selection=selection,
+        now_unix_ms=reader.clock(),
+        width=width,
+        height=height,
+    )
+
+
+class _Terminal:
+    """The full screen: drawn anew a few times a second, and at every key."""
+
+    def __init__(self, reader: Reader) -> None:
+        from rich.console import Console
+
+        from drainfsm.views.screen import Selection
+
+        self._reader = reader
+        self._console = Console()
+        self._selection = Selection()
+        self._explained: list[str] | None = None
+        self._top = 0
+        self._key = asyncio.Event()
+        self._over = False
+
+    async def run(self) -> int:
+        from rich.live import Live
+
+        with (
+            Live(console=self._console, screen=True, auto_refresh=False) as live,
+            self._keys(),
+        ):
+            while not self._over:
+                live.update(self._frame(), refresh=True)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(FRAME_S):
+                        await self._key.wait()
+                self._key.clear()
+        return 0
+
+    def _frame(self) -> Text:
+        from rich.text import Text
+
+        width, height = self._console.size
+        if self._explained is None:
+            lines = _lines(self._reader, self._selection, width=width, height=height)
+        else:
+            shown = self._explained[self._top : self._top + height - 1]
+            lines = [Text(line) for line in shown] + [Text("q back  ↑↓ scroll", style="dim")]
+            for line in lines:
+                line.truncate(width, overflow="ellipsis")
+        return Text("\n", end="").join(lines)
+
+    @contextlib.contextmanager
+    def _keys(self) -> Iterator[None]:
+        """Keys as they are pressed; nothing where stdin is no terminal."""
+        import termios
+        import tty
+
+        if not sys.stdin.isatty():
+            yield
+            return
+        number = sys.stdin.fileno()
+        before = termios.tcgetattr(number)
+        loop = asyncio.get_running_loop()
+        tty.setcbreak(number)
+        loop.add_reader(
+            number, lambda: self._pressed(os.read(number, 16).decode("ascii", "replace"))
+        )
+        try:
+            yield
+        finally:
+            loop.remove_reader(number)
+            termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+    def _pressed(self, key: str) -> None:
+        from drainfsm.views.screen import FILTERS
+
+        self._key.set()
+        move = 1 if key in DOWN else -1 if key in UP else 0
+        if not key or (key in ("q", "\x04") and self._explained is None):
+            self._over = True
+        elif key in ("q", "e", "\x1b") and self._explained is not None:
+            self._explained = None
+        elif self._explained is not None:
+            self._top = max(0, min(self._top + move, len(self._explained) - 1))
+        elif move:
+            last = max(0, len(self._reader.projection.jobs) - 1)
+            row = max(0, min(self._selection.row + move, last))
+            self._selection = replace(self._selection, row=row)
+        elif key == "f":
+            at = FILTERS.index(self._selection.filter)
+            wanted = FILTERS[(at + 1) % len(FILTERS)]
+            self._selection = replace(self._selection, filter=wanted)
+        elif key == "e":
+            self._explain()
+
+    def _explain(self) -> None:
+        jobs = self._reader.projection.by_urgency()
+        if jobs:
+            job = jobs[min(self._selection.row, len(jobs) - 1)]
+            lines = explain(job.newest.records)
+            self._explained = [printable(line, chars_max=1_000) for line in lines]
+            self._top = 0

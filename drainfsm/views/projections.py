@@ -1,0 +1,153 @@
+"""What live views know: every job of a log, folded record by record as they come.
+
+One projection serves every viewer. It remembers where it stopped (``sequence``), so a reader that
+lost its server goes on behind the last record, and records that come twice change nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from drainfsm.core import events as e
+from drainfsm.core.events import kind_of
+from drainfsm.core.fold import Fold
+from drainfsm.core.records import Content, Record
+from drainfsm.core.state import State
+from drainfsm.errors import EventRefusedError
+from drainfsm.views.status import Status, status_of
+
+EVENTS_KEPT = 500
+"""Of one job: what an event tail can show."""
+
+RECORDS_KEPT = 2_000
+"""Of one attempt: what ``explain`` needs. An attempt that has more is explained by its log."""
+
+COMMITS = (e.ManifestPublished, e.CheckpointCommitted)
+
+
+class EventLine(msgspec.Struct, frozen=True, kw_only=True):
+    at_unix_ms: int
+    epoch: int
+    kind: str
+    event: Content
+    note: str = ""
+    """Why it did not count."""
+
+
+class AttemptProjection:
+    """One attempt, as far as its records have come."""
+
+    def __init__(self, *, job_id: str, epoch: int) -> None:
+        self.fold = Fold(job_id=job_id, epoch=epoch)
+        self.records: list[Record] = []
+        """Those that counted."""
+
+        self.last_unix_ms: int | None = None
+        self.committed_unix_ms: int | None = None
+        self.opened_unix_ms: int | None = None
+        """When the newest drain was opened."""
+
+        self.late: tuple[e.MissingRank, ...] = ()
+
+    @property
+    def state(self) -> State:
+        return self.fold.state
+
+    def read(self, record: Record) -> str:
+        """Why the record does not count; empty: it did."""
+        drains = self.state.drain_count
+        try:
+            if not self.fold.read(record):
+                return "skipped: repeated, or its writer had not read the whole log"
+        except EventRefusedError as error:
+            return f"refused: {error}"
+        if len(self.records) < RECORDS_KEPT:
+            self.records.append(record)
+        self.last_unix_ms = record.at_unix_ms
+        if self.state.drain_count != drains:
+            self.opened_unix_ms, self.late = record.at_unix_ms, ()
+        for event in record.events:
+            if isinstance(event, COMMITS):
+                self.committed_unix_ms = record.at_unix_ms
+            elif isinstance(event, e.QuiesceTimedOut):
+                self.late = event.missing
+        return ""
+
+
+class JobProjection:
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        self.attempts: dict[int, AttemptProjection] = {}
+        self.events: deque[EventLine] = deque(maxlen=EVENTS_KEPT)
+
+    @property
+    def newest(self) -> AttemptProjection:
+        return self.attempts[max(self.attempts)]
+
+
+class Projection:
+    """Every job that the log speaks of."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobProjection] = {}
+        self.sequence = 0
+        """Of the stream: the last message that was read."""
+
+        self.unreadable: deque[str] = deque(maxlen=3)
+        self.unreadable_count = 0
+
+    def read(self, record: Record, *, sequence: int = 0) -> bool:
+        """Fold a record; False where it did not count. Nothing that a record holds ends a view."""
+        if sequence and sequence <= self.sequence:
+            return False
+        self.sequence = max(self.sequence, sequence)
+        job = self.jobs.setdefault(record.job_id, JobProjection(record.job_id))
+        attempt = job.attempts.get(record.epoch)
+        if attempt is None:
+            attempt = AttemptProjection(job_id=record.job_id, epoch=record.epoch)
+            job.attempts[record.epoch] = attempt
+        note = attempt.read(record)
+        job.events.extend(
+            EventLine(
+                at_unix_ms=record.at_unix_ms,
+                epoch=record.epoch,
+                kind=kind_of(event),
+                event=event,
+                note=note,
+            )
+            for event in record.events
+        )
+        return not note
+
+    def read_garbage(self, why: str, *, sequence: int = 0) -> None:
+        """A message that is no record: it is counted, and the rest is read."""
+        self.sequence = max(self.sequence, sequence)
+        self.unreadable.append(why)
+        self.unreadable_count += 1
+
+    def by_urgency(self) -> list[JobProjection]:
+        """Drains first, the nearest deadline first; then what was heard of last."""
+        return sorted(self.jobs.values(), key=_urgency)
+
+    def statuses(self, *, now_unix_ms: int) -> list[Status]:
+        return [self.status(job, now_unix_ms=now_unix_ms) for job in self.by_urgency()]
+
+    def status(self, job: JobProjection, *, now_unix_ms: int) -> Status:
+        newest = job.newest
+        return status_of(
+            newest.state,
+            newest.records,
+            now_unix_ms=now_unix_ms,
+            committed_unix_ms=newest.committed_unix_ms,
+            last_unix_ms=newest.last_unix_ms,
+        )
+
+
+def _urgency(job: JobProjection) -> tuple[bool, int, str]:
+    newest = job.newest
+    drain = newest.state.drain
+    if drain is not None and newest.state.phase.active:
+        return (False, drain.deadline_unix_ms, job.job_id)
+    return (True, -(newest.last_unix_ms or 0), job.job_id)

@@ -1,0 +1,234 @@
+"""The live view of a terminal: jobs, the chosen one's countdown, ranks, sources, events.
+
+Builds text for a size; who watches, and from where, is the command's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from rich.text import Text
+
+from drainfsm.core.budget import Budget
+from drainfsm.core.deadline import budget_of
+from drainfsm.core.state import State
+from drainfsm.core.text import printable, span
+from drainfsm.views.projections import AttemptProjection, EventLine, JobProjection, Projection
+from drainfsm.views.status import Status, standing
+from drainfsm.views.table import day_and_time, describe
+
+JOB_ROWS_MAX = 8
+LATE_SHOWN_MAX = 3
+FILTERS = ("decisions", "all", "notices")
+DECISIONS = frozenset(
+    {
+        "notice_received",
+        "notice_withdrawn",
+        "deadline_shortened",
+        "stop_step_agreed",
+        "ranks_quiesced",
+        "quiesce_timed_out",
+        "save_decided",
+        "save_skipped",
+        "save_abandoned",
+        "durable",
+        "manifest_published",
+        "exited",
+        "drain_cancelled",
+        "attempt_started",
+        "attempt_fenced",
+        "attempt_lost",
+        "attempt_finished",
+        "restore_refused",
+        "source_unknown",
+        "source_recovered",
+    }
+)
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """What the viewer chose."""
+
+    row: int = 0
+    filter: str = "decisions"
+
+
+class Feed(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the view comes from, and how fresh it is."""
+
+    source: str
+    stale_since_unix_ms: int | None = None
+    """The source cannot be reached since then."""
+
+    error: str = ""
+
+
+def screen(
+    projection: Projection,
+    *,
+    feed: Feed,
+    selection: Selection,
+    now_unix_ms: int,
+    width: int,
+    height: int,
+) -> list[Text]:
+    """At most ``height`` lines of at most ``width`` cells."""
+    jobs = projection.by_urgency()
+    lines = [_title(projection, feed, now_unix_ms)]
+    if not jobs:
+        lines.append(Text("no records yet", style="dim"))
+    row = min(selection.row, max(0, len(jobs) - 1))
+    first = max(0, min(row - JOB_ROWS_MAX // 2, len(jobs) - JOB_ROWS_MAX))
+    shown = jobs[first : first + min(JOB_ROWS_MAX, max(1, height // 3))]
+    for number, job in enumerate(shown, start=first):
+        lines.append(_job(projection.status(job, now_unix_ms=now_unix_ms), chosen=number == row))
+    if jobs:
+        lines += _detail(jobs[row], now_unix_ms=now_unix_ms, width=width)
+    footer = Text(
+        f"q quit  ↑↓ choose  e explain  f filter: {selection.filter}", style="dim", end=""
+    )
+    room = height - len(lines) - 1
+    if jobs and room > 0:
+        lines += _tail(jobs[row], selection, room)
+    lines = [*lines[: height - 1], footer]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def _title(projection: Projection, feed: Feed, now_unix_ms: int) -> Text:
+    """What is wrong first: a narrow terminal cuts the end."""
+    text = Text(f"drainfsm watch  {day_and_time(now_unix_ms)[1][:8]} UTC", "bold")
+    if feed.stale_since_unix_ms is not None:
+        age = span(now_unix_ms - feed.stale_since_unix_ms)
+        why = f" ({printable(feed.error)})" if feed.error else ""
+        text.append(f"  STALE for {age}{why}", "bold red")
+    if projection.unreadable_count:
+        text.append(f"  {projection.unreadable_count} unreadable", "yellow")
+    return text.append(f"  {feed.source}", "dim")
+
+
+def _job(status: Status, *, chosen: bool) -> Text:
+    text = Text(f"{'>' if chosen else ' '} {status.job_id}/{status.epoch}  ", "bold" * chosen)
+    style = ""
+    if status.remaining_ms is not None:
+        style = "red" if status.remaining_ms < 30_000 else "yellow"
+    text.append(standing(status), style)
+    if status.commit_age_ms is not None:
+        text.append(f"  commit {span(status.commit_age_ms)} ago")
+    elif status.committed_step is None:
+        text.append("  nothing committed", "yellow")
+    if status.blind:
+        text.append(f"  {len(status.blind)} source(s) blind", "red")
+    return text
+
+
+def _detail(job: JobProjection, *, now_unix_ms: int, width: int) -> Iterator[Text]:
+    newest = job.newest
+    yield Text("─" * width, "dim")
+    if newest.state.phase.draining and newest.opened_unix_ms is not None:
+        budget = budget_of(newest.state, now_unix_ms=now_unix_ms)
+        yield _bar(budget, opened_unix_ms=newest.opened_unix_ms, width=width)
+        yield _budget(budget)
+        yield _ranks(newest.state, newest)
+    yield from _blind(newest, now_unix_ms)
+
+
+def _bar(budget: Budget, *, opened_unix_ms: int, width: int) -> Text:
+    """The window: spent, needed by phase, left."""
+    window_ms = max(1, budget.deadline_unix_ms - opened_unix_ms)
+    room = max(10, width - 24)
+    spent_ms = min(window_ms, max(0, budget.now_unix_ms - opened_unix_ms))
+    parts: list[tuple[str, int, str]] = [("█", spent_ms, "dim")]
+    for term, style in (
+        (budget.quiesce, "cyan"),
+        (budget.durable, "blue"),
+        (budget.commit, "magenta"),
+    ):
+        if term is not None:
+            parts.append(("▓", term.value_ms, style))
+    parts.append(("▓", budget.exit_margin_ms, "white"))
+    left_ms = budget.deadline_unix_ms - budget.now_unix_ms
+    text, used = Text(f"{span(max(0, left_ms)):>9} left  "), 0
+    for char, value_ms, style in parts:
+        cells = min(room - used, round(room * value_ms / window_ms))
+        text.append(char * cells, style)
+        used += cells
+    text.append("░" * (room - used), "green" if budget.fits else "red")
+    return text
+
+
+def _budget(budget: Budget) -> Text:
+    terms = [
+        f"{name} {span(term.value_ms)}"
+        for name, term in (
+            ("quiesce", budget.quiesce),
+            ("durable", budget.durable),
+            ("commit", budget.commit),
+        )
+        if term is not None
+    ]
+    terms.append(f"exit {span(budget.exit_margin_ms)}")
+    word, style = ("fits", "green") if budget.fits else ("does not fit", "red")
+    text = Text(f"  needs {' + '.join(terms)} = {span(budget.needed_ms)}: ")
+    return text.append(word, style)
+
+
+def _ranks(state: State, attempt: AttemptProjection) -> Text:
+    stop, world_size = state.stop, state.attempt.world_size
+    if attempt.late:
+        text = Text(f"  {len(attempt.late)} of {world_size} ranks late: ", "red")
+        names = [
+            f"rank {one.rank} on node {one.node} ({printable(one.phase)}, step {one.last_step})"
+            for one in attempt.late[:LATE_SHOWN_MAX]
+        ]
+        return text.append("; ".join(names))
+    if stop is None:
+        return Text(f"  {world_size} ranks train; no stop step is agreed")
+    held = len(stop.nodes) - len(stop.waiting)
+    text = Text(f"  {held} of {len(stop.nodes)} nodes hold at step {stop.step}")
+    if stop.waiting:
+        waiting = ", ".join(str(node) for node in sorted(stop.waiting)[:8])
+        text.append(f"; waiting for node {waiting}", "yellow")
+    return text
+
+
+def _blind(attempt: AttemptProjection, now_unix_ms: int) -> Iterator[Text]:
+    from drainfsm.views.sources import source_health
+
+    for (source, node), health in sorted(source_health(attempt.records).items()):
+        since = health.unknown_since_unix_ms
+        if since is not None:
+            age = span(max(0, now_unix_ms - since))
+            yield Text(
+                f"  source {printable(source)} on node {node} cannot tell for {age}: "
+                f"{printable(health.detail)}",
+                "red",
+            )
+
+
+def _tail(job: JobProjection, selection: Selection, room: int) -> list[Text]:
+    chosen = [line for line in job.events if _wanted(line, selection.filter)]
+    return [_event(line) for line in chosen[-room:]]
+
+
+def _wanted(line: EventLine, wanted: str) -> bool:
+    if wanted == "all":
+        return True
+    if wanted == "notices":
+        return "notice" in line.kind or "source" in line.kind or line.kind == "deadline_shortened"
+    return line.kind in DECISIONS or bool(line.note)
+
+
+def _event(line: EventLine) -> Text:
+    text = Text(f"{day_and_time(line.at_unix_ms)[1][:12]} {line.epoch:>3} ")
+    text.append(printable(line.kind), "bold" if line.kind in DECISIONS else "")
+    if line.note:
+        text.append(f"  [{printable(line.note)}]", "red")
+    return text.append(f"  {describe(line.event)}", "dim")
+
+
+def plain(lines: Sequence[Text]) -> str:
+    """Without colours, for ``--once``."""
+    return "\n".join(line.plain.rstrip() for line in lines)

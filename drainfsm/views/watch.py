@@ -1,0 +1,173 @@
+"""Keeps a projection up to date from the stream, from journals or from a file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drainfsm.core.codec import decode
+from drainfsm.errors import BrokerError, ConfigError, RecordUnreadableError
+from drainfsm.views.history import History, read_file, read_journals
+from drainfsm.views.projections import Projection
+
+if TYPE_CHECKING:
+    from drainfsm.log.link import Link
+
+POLL_S = 0.5
+CONNECT_S = 5.0
+
+
+class Reader:
+    """Keeps the projection up to date from one place, whatever becomes of that place."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], int],
+        job: str | None = None,
+        nats: str = "",
+        file: Path | None = None,
+        state_dir: Path,
+    ) -> None:
+        """``clock``: Unix time in milliseconds. ``file`` wins over ``nats``, and that over the
+        journals of ``job`` in ``state_dir``."""
+        self.projection = Projection()
+        self.stale_since_unix_ms: int | None = None
+        self.error = ""
+        self.clock = clock
+        self.changed = asyncio.Event()
+        self._job = job
+        self._nats = nats
+        self._file = file
+        self._state_dir = state_dir
+        self._seen: object = None
+
+    @property
+    def where(self) -> str:
+        if self._file is not None:
+            return str(self._file)
+        if self._nats:
+            from drainfsm.log.link import public
+
+            return public(self._nats)
+        return f"journals of {self._job}"
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if self._nats and self._file is None:
+            await self._follow(self._nats)
+        while True:
+            self.poll()
+            await asyncio.sleep(POLL_S)
+
+    def poll(self) -> None:
+        """Files: read again where their sizes changed."""
+        try:
+            seen = self._sizes()
+            if seen == self._seen:
+                return
+            history = self._history()
+        except (ConfigError, OSError) as error:
+            self._stale(str(error))
+            return
+        self._seen = seen
+        projection = Projection()
+        for log in history.logs:
+            for record in log.records:
+                projection.read(record)
+        if history.damage:
+            projection.read_garbage(history.damage)
+        self.projection = projection
+        self._fresh()
+
+    async def once(self) -> None:
+        """What is there now.
+
+        Raises:
+            BrokerError, ConfigError: it cannot be read.
+        """
+        if self._nats and self._file is None:
+            from drainfsm.log.jetstream import connect
+            from drainfsm.log.stream import SUBJECTS
+
+            connection = await connect(self._nats, timeout_s=CONNECT_S)
+            try:
+                subject = f"drainfsm.v1.{self._job}.*" if self._job else SUBJECTS
+                async for message in connection.messages(subject):
+                    self._take(message.data, message.sequence)
+            finally:
+                await connection.close()
+            return
+        self._history()  # raises where there is nothing
+        self.poll()
+
+    def _history(self) -> History:
+        if self._file is not None:
+            return read_file(self._file)
+        return read_journals(self._state_dir, job_id=self._job or "")
+
+    def _sizes(self) -> object:
+        from drainfsm.log.journal import journals
+
+        paths = (
+            [self._file]
+            if self._file is not None
+            else list(journals(self._state_dir, self._job or "").values())
+        )
+        return tuple((path, path.stat().st_size) for path in paths)
+
+    async def _follow(self, url: str) -> None:
+        from drainfsm.log.jetstream import connect
+
+        while True:
+            try:
+                connection = await connect(url, timeout_s=CONNECT_S)
+            except BrokerError as error:
+                self._stale(str(error))
+                await asyncio.sleep(POLL_S)
+                continue
+            watching = asyncio.ensure_future(self._watch_link(connection.link))
+            try:
+                following = connection.follow_messages(
+                    self._job or "", after_sequence=self.projection.sequence
+                )
+                async with contextlib.aclosing(following) as messages:
+                    async for message in messages:
+                        self._take(message.data, message.sequence)
+            except BrokerError as error:
+                self._stale(str(error))
+            finally:
+                watching.cancel()
+                await connection.close()
+
+    async def _watch_link(self, link: Link) -> None:
+        while True:
+            if link.connected:
+                self._fresh()
+            else:
+                self._stale("the server is away")
+            await asyncio.sleep(POLL_S)
+
+    def _take(self, data: bytes, sequence: int) -> None:
+        try:
+            record = decode(data)
+        except RecordUnreadableError as error:
+            self.projection.read_garbage(f"message {sequence}: {error}", sequence=sequence)
+        else:
+            self.projection.read(record, sequence=sequence)
+        self.changed.set()
+
+    def _stale(self, error: str) -> None:
+        if self.stale_since_unix_ms is None:
+            self.stale_since_unix_ms = self.clock()
+        self.error = error
+        self.changed.set()
+
+    def _fresh(self) -> None:
+        if self.stale_since_unix_ms is not None:
+            self.stale_since_unix_ms = None
+            self.error = ""
+        self.changed.set()
