@@ -2,7 +2,8 @@
 
 An adapter is a factory under the entry point group ``drainfsm.adapters``; its name is what
 ``--source NAME`` (and ``--cordon NAME``) says. The factory takes an ``AdapterContext`` and
-returns an ``Adapter``.
+returns an object that is one or more of ``NoticeSource``, ``Cordon`` and ``Requeuer``: what it
+can do is what it has the methods for. Every method is called on the agent's event loop.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -23,11 +24,14 @@ __all__ = [
     "AdapterContext",
     "AdapterFactory",
     "Cause",
+    "Cordon",
     "Departure",
     "Interpreter",
     "Notice",
     "NoticeClass",
     "NoticeSink",
+    "NoticeSource",
+    "Requeuer",
     "Staying",
     "adapter_names",
     "load_adapter",
@@ -86,8 +90,8 @@ class NoticeSink(Protocol):
     def notice(self, notice: Notice) -> None:
         """A notice is present. The same one again costs nothing.
 
-        One that an earlier attempt on this machine has left for is passed over, unless its deadline
-        is another one, or is that of a HARD notice and still ahead.
+        One that an earlier attempt on this machine has left for is recorded and not left for again,
+        unless its deadline is another one, or is that of a HARD notice and still ahead.
         """
 
     def withdraw(self, *, source: str, native_id: str, reason: str) -> None:
@@ -100,11 +104,17 @@ class NoticeSink(Protocol):
         """The source can tell again."""
 
 
-class Adapter(Protocol):
-    """One platform. Every method is called on the agent's event loop."""
+@runtime_checkable
+class NoticeSource(Protocol):
+    """Hears that capacity goes away. ``--source NAME``."""
 
     async def watch(self, sink: NoticeSink) -> None:
         """Hear notices until cancelled. Errors of the platform are not raised but ``unknown``."""
+
+
+@runtime_checkable
+class Cordon(Protocol):
+    """Takes nodes out of service. ``--cordon NAME``."""
 
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
         """Schedule nothing new on the nodes (empty: this one). Returns a detail for the log.
@@ -113,18 +123,27 @@ class Adapter(Protocol):
             Exception: recorded as the failure's detail; the drain goes on.
         """
 
+
+@runtime_checkable
+class Requeuer(Protocol):
+    """Has the last word: acknowledges, or sees that the job comes back."""
+
     async def left(self, departure: Departure) -> str:
         """The whole job has left (called on every node, after its ranks are gone): acknowledge, or
-        requeue, and keep trying as long as there is time. Returns a detail for the log.
+        requeue, and keep trying as long as there is time. Returns what was done, in words for the
+        operator; empty: nothing.
 
         Also called where nothing was started, but another start may succeed: the store did not
         answer, or a notice's time was up before the job could begin.
+
+        Raises:
+            Exception: it could not be done; says what to do. The process ends all the same.
         """
 
 
 @runtime_checkable
 class Interpreter(Protocol):
-    """What an adapter may have besides, where the platform sends signals and knows why."""
+    """What a source may be besides, where the platform sends signals and knows why."""
 
     async def interpret(self, notice: Notice, *, timeout_ms: int) -> Notice | None:
         """What a bare signal means. None: the adapter has said it by a notice of its own.
@@ -135,12 +154,13 @@ class Interpreter(Protocol):
 
 @runtime_checkable
 class Staying(Protocol):
-    """What an adapter may have besides, where a process must not end by itself to come back."""
+    """What a source may be besides, where a process must not end by itself to come back."""
 
     async def stay(self) -> None:
         """Called after everything else; returns when the process may end."""
 
 
+Adapter: TypeAlias = NoticeSource | Cordon | Requeuer
 AdapterFactory = Callable[[AdapterContext], Adapter]
 
 # --- finding one ---------------------------------------------------------------------------------

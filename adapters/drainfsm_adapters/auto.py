@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from drainfsm.adapter import Adapter, AdapterContext, AdapterFactory, Departure, NoticeSink
+from drainfsm.adapter import AdapterContext, Departure, NoticeSink, NoticeSource, Requeuer
 from drainfsm.errors import ConfigError
 from drainfsm_adapters import alibaba, aws, azure, gcp, tencent
 from drainfsm_adapters.imds_token import TokenSession
@@ -94,7 +94,7 @@ PROBES: dict[str, Probe] = {
 }
 """In the order of precedence, should two answer."""
 
-FACTORIES: dict[str, AdapterFactory] = {
+FACTORIES: dict[str, Callable[[AdapterContext], NoticeSource]] = {
     "aws": aws.adapter,
     "gcp": gcp.adapter,
     "azure": azure.adapter,
@@ -151,7 +151,7 @@ def adapter(context: AdapterContext) -> AutoAdapter:
     return AutoAdapter(context)
 
 
-def build(cloud: str, context: AdapterContext) -> Adapter:
+def build(cloud: str, context: AdapterContext) -> NoticeSource:
     """The cloud's own adapter, with those of the options that are its own."""
     prefix = f"{cloud}_"
     options = {
@@ -167,7 +167,7 @@ class AutoAdapter:
 
     def __init__(self, context: AdapterContext) -> None:
         self._context = context
-        self._found: Adapter | None = None
+        self._found: NoticeSource | None = None
 
     async def watch(self, sink: NoticeSink) -> None:
         """Hear notices until cancelled."""
@@ -190,10 +190,5 @@ class AutoAdapter:
         self._found = build(detected.cloud, self._context)
         await self._found.watch(sink)
 
-    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
-        raise ConfigError("auto has no cordon: name the scheduler's adapter in --cordon")
-
     async def left(self, departure: Departure) -> str:
-        if self._found is None:
-            return ""
-        return await self._found.left(departure)
+        return await self._found.left(departure) if isinstance(self._found, Requeuer) else ""

@@ -32,6 +32,9 @@ SOURCE = "aws"
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 ADDRESSES = {"IPv4": "http://169.254.169.254", "IPv6": "http://[fd00:ec2::254]"}
 TOKEN_HEADER = "X-aws-ec2-metadata-token"
+GOING = ("Terminated", "Warmed:Stopped", "Warmed:Hibernated")
+"""Target states of an instance that is scaled in: into a warm pool, too."""
+
 STALE_MS = 600_000
 """An interruption whose time passed so long ago has not happened."""
 
@@ -45,8 +48,12 @@ class AwsOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     signals: str = ""
     """Which to hear, comma-separated; empty: all."""
 
+    rebalance: str = "record"
+    """What follows from a rebalance recommendation, which is never cleared, and often followed by
+    nothing: ``record`` it, or ``leave`` for it."""
+
     rebalance_s: float = 120.0
-    """A rebalance recommendation states no deadline: as if the interruption notice came now."""
+    """It states no deadline: as if the interruption notice came now."""
 
     autoscaling_s: float = 0.0
     """Heartbeat time-out of the group's termination hook; 0: the job's grace counts."""
@@ -71,6 +78,8 @@ def adapter(context: AdapterContext) -> CloudAdapter:
         ConfigError: an option or environment variable is wrong.
     """
     options = load_options(AwsOptions, context.options, source=SOURCE)
+    if options.rebalance not in ("record", "leave"):
+        raise ConfigError(f"[adapters.aws] rebalance = {options.rebalance!r}: take record or leave")
     if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         raise ConfigError("AWS_EC2_METADATA_DISABLED=true forbids what --source aws needs")
     client = MetadataClient(
@@ -181,7 +190,8 @@ class _Aws:
     async def _rebalance(self) -> Reading:
         reply = await self._find("events/recommendations/rebalance")
         lead_ms = round(self._options.rebalance_s * 1_000)
-        return NONE if reply is None else rebalance(reply, lead_ms=lead_ms)
+        advisory = self._options.rebalance == "record"
+        return NONE if reply is None else rebalance(reply, lead_ms=lead_ms, advisory=advisory)
 
     async def _scheduled(self) -> Reading:
         reply = await self._find("events/maintenance/scheduled")
@@ -189,15 +199,19 @@ class _Aws:
 
     async def _autoscaling(self) -> Reading:
         reply = await self._find("autoscaling/target-lifecycle-state")
-        if reply is None or reply.text != "Terminated":
+        if reply is None or reply.text not in GOING:
             return NONE
         heartbeat_ms = round(self._options.autoscaling_s * 1_000)
+        interruption = next(iter((await self._spot()).events), None)
+        stated_unix_ms = interruption.stated_unix_ms if interruption is not None else None
         observed = Observed(
             key="autoscaling",
             cause=Cause.SCALE_IN,
             notice_class=NoticeClass.SOFT,
+            stated_unix_ms=stated_unix_ms,  # that of the machine, where one is stated
             derived_unix_ms=reply.received_unix_ms + heartbeat_ms if heartbeat_ms else None,
-            detail="target-lifecycle-state Terminated",
+            assumed=stated_unix_ms is None,
+            detail=f"target-lifecycle-state {reply.text}",
         )
         return Reading(events=(observed,))
 

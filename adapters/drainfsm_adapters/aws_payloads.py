@@ -56,7 +56,7 @@ def _interruption(action: str, time: str, stated_unix_ms: int | None) -> Observe
     )
 
 
-def rebalance(reply: Reply, *, lead_ms: int) -> Reading:
+def rebalance(reply: Reply, *, lead_ms: int, advisory: bool) -> Reading:
     """``events/recommendations/rebalance``: it states no deadline, and is never cleared."""
     if says_nothing(reply.text):
         return NONE
@@ -67,6 +67,8 @@ def rebalance(reply: Reply, *, lead_ms: int) -> Reading:
         cause=Cause.REBALANCE_RECOMMENDATION,
         notice_class=NoticeClass.SOFT,
         derived_unix_ms=reply.received_unix_ms + lead_ms,
+        assumed=True,
+        advisory=advisory,
         detail=f"rebalance recommendation of {noticed}",
     )
     return Reading(events=(observed,))

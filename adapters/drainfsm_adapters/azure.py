@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -30,6 +31,10 @@ HEADERS = {"Metadata": "true"}
 FIRST_CALL_S = 125.0
 """The first call in 24 hours switches the service on: "up to two minutes". It may get lost, too: it
 is waited for beside calls of the usual length."""
+
+ACKNOWLEDGE_AGAIN_S = 1.0
+SAYING = 0.95
+"""The rest of the time is for saying how it went."""
 
 NAME_S = 60.0
 """How often the VM's own name is asked for again."""
@@ -202,8 +207,8 @@ class ScheduledEvents:
         """False: a pause too short to leave for."""
         return event.event_type != "Freeze" or not 0 <= event.duration_s < self.options.freeze_s
 
-    async def acknowledge(self, *, timeout_s: float) -> str:
-        """Let the events of the job's own VMs begin.
+    async def acknowledge(self, event_ids: Set[str]) -> str:
+        """Let those of the events begin that hit the job's own VMs alone.
 
         Raises:
             NoAnswerError: Azure did not take it.
@@ -213,6 +218,8 @@ class ScheduledEvents:
         done: list[str] = []
         left_out: list[str] = []
         for event in self.pending:
+            if event.event_id not in event_ids:
+                continue  # the job has not left for it: what else runs here may need the time
             strangers = sorted(vm for vm in event.resources if vm.casefold() not in job_vms)
             if strangers:
                 left_out.append(f"{event.event_id} also hits {', '.join(strangers)}")
@@ -220,9 +227,7 @@ class ScheduledEvents:
                 done.append(event.event_id)
         if done:
             body = msgspec.json.encode({"StartRequests": [{"EventId": found} for found in done]})
-            reply = await self.client.request(
-                "POST", EVENTS_PATH, headers=HEADERS, body=body, timeout_s=timeout_s
-            )
+            reply = await self.client.request("POST", EVENTS_PATH, headers=HEADERS, body=body)
             if reply.status != 200:
                 raise NoAnswerError(f"the StartRequest is answered {reply.status}")
         said = [f"acknowledged {', '.join(done)}"] if done else []
@@ -283,11 +288,27 @@ class AzureAdapter(CloudAdapter):
         self._events = events
 
     async def left(self, departure: Departure) -> str:
-        """The whole job has left: the events may begin, and the machine is free sooner."""
-        if not self._events.options.acknowledge:
+        """The whole job has left: what it has left for may begin, and the machine is free sooner.
+
+        Asked again until Azure answers, or time is up: a request that was heard may come twice.
+        """
+        event_ids = left_for(departure)
+        if not self._events.options.acknowledge or not event_ids:
             return ""
+        problem = "no time left"
         try:
-            async with asyncio.timeout(departure.timeout_ms / 1_000):
-                return await self._events.acknowledge(timeout_s=departure.timeout_ms / 1_000)
-        except (NoAnswerError, TimeoutError) as error:
-            return f"not acknowledged: {error or 'no time left'}"
+            async with asyncio.timeout(departure.timeout_ms * SAYING / 1_000):
+                while True:
+                    try:
+                        return await self._events.acknowledge(event_ids)
+                    except NoAnswerError as error:
+                        problem = str(error)
+                    await asyncio.sleep(ACKNOWLEDGE_AGAIN_S)
+        except TimeoutError:
+            return f"not acknowledged: {problem}"
+
+
+def left_for(departure: Departure) -> frozenset[str]:
+    """Ids of the events, whichever VM's notice has named them."""
+    ours = (one for one in departure.left_for if one.startswith(f"{SOURCE}/"))
+    return frozenset(re.sub(r"~\d+$", "", one.rpartition("/")[2]) for one in ours)

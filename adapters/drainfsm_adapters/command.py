@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from drainfsm.adapter import Adapter, AdapterContext, Departure, NoticeSink
+from drainfsm.adapter import Adapter, AdapterContext, Departure
 from drainfsm.errors import ConfigError
 
 OPTIONS = ("cordon", "left")
@@ -33,16 +33,12 @@ class CommandAdapter:
             raise ConfigError(f"[adapters.command]: unknown key {unknown[0]}; known: {OPTIONS}")
         self._context = context
 
-    async def watch(self, sink: NoticeSink) -> None:
-        """Hears nothing; ends at once."""
-
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
         return await self._run("cordon", nodes, timeout_ms=timeout_ms)
 
     async def left(self, departure: Departure) -> str:
-        return await self._run(
-            "left", (), timeout_ms=departure.timeout_ms, requeue=departure.requeue
-        )
+        requeue, timeout_ms = departure.requeue, departure.timeout_ms
+        return await self._run("left", (), timeout_ms=timeout_ms, requeue=requeue)
 
     async def _run(
         self, what: str, nodes: tuple[str, ...], *, timeout_ms: int, requeue: bool = False

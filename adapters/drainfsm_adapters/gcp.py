@@ -29,6 +29,11 @@ HOST_NAME = "metadata.google.internal"
 FLAVOR = "Metadata-Flavor"
 ROOT = "/computeMetadata/v1/instance"
 ADVISORY_POLL_S = 5.0
+MAINTENANCE_S = 60.0
+GPU_MAINTENANCE_S = 3_600.0
+GPU_FAMILIES = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-")
+"""Machine types that have GPUs. An N1 may have some attached, which its type does not tell."""
+
 NO_NOTICE = "no notifications have been received"
 ADVISORY_UNKNOWN_S = 600.0
 """Machine types without maintenance notices never tell: reported, but not in a hurry."""
@@ -49,8 +54,8 @@ class GcpOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     preemption_notice_s: float = 0.0
     """The instance's ``preemptionNoticeDuration``: 0 or 120; the metadata does not tell."""
 
-    maintenance_s: float = 60.0
-    """From ``maintenance-event`` to the event; 3600 for most VMs with GPUs."""
+    maintenance_s: float = 0.0
+    """From ``maintenance-event`` to the event; 0: an hour for types with GPUs, else a minute."""
 
     migrate: bool = False
     """Leave before a live migration, too; GPUs cannot be migrated."""
@@ -134,6 +139,7 @@ class _Gcp:
     def __init__(self, client: MetadataClient, options: GcpOptions) -> None:
         self._client = client
         self._options = options
+        self._lead_s = options.maintenance_s
         hold_s = options.long_poll_s
         self._preempted_key = LongPoll(
             client, "preempted", accept=lambda value: value in ("FALSE", "TRUE"), hold_s=hold_s
@@ -185,12 +191,17 @@ class _Gcp:
         if value == "FALSE":
             return NONE
         lead_s = self._options.preempted_s + self._options.preemption_notice_s
+        key, since = self._preempted_key, f"{lead_s:g} s from the notice"
+        if key.changed_unix_ms is None:
+            since += ", of which nobody knows when it came: it was there when it was first read"
         observed = Observed(
             key="preempted",
             cause=Cause.SPOT_INTERRUPTION,
             notice_class=NoticeClass.HARD,
-            derived_unix_ms=self._deadline(self._preempted_key, lead_s),
-            detail=f"preempted; {lead_s:g} s from the notice",
+            derived_unix_ms=self._deadline(key, lead_s),
+            skew_ms=0 if key.changed_unix_ms is not None else round(lead_s * 1_000),
+            assumed=key.changed_unix_ms is None,
+            detail=f"preempted; {since}",
         )
         return Reading(events=(observed,))
 
@@ -198,14 +209,26 @@ class _Gcp:
         value = await self._event_key.read()
         if value == "NONE" or (value.startswith("MIGRATE") and not self._options.migrate):
             return NONE
+        key, lead_s = self._event_key, await self._maintenance_s()
+        known = key.changed_unix_ms is not None  # else its window may be open: the grace counts
         observed = Observed(
             key="maintenance-event",
             cause=Cause.HOST_MAINTENANCE,
             notice_class=NoticeClass.SOFT,
-            derived_unix_ms=self._deadline(self._event_key, self._options.maintenance_s),
-            detail=value,
+            derived_unix_ms=self._deadline(key, lead_s) if known else None,
+            detail=value if known else f"{value}, since when is not known",
         )
         return Reading(events=(observed,))
+
+    async def _maintenance_s(self) -> float:
+        """As configured, else by the machine type. One that cannot be read has no GPU."""
+        if not self._lead_s:
+            reply = await fetch(self._client, f"{ROOT}/machine-type")
+            if reply.status == 200:
+                machine_type = reply.text.rpartition("/")[2]
+                has_gpus = machine_type.startswith(GPU_FAMILIES)
+                self._lead_s = GPU_MAINTENANCE_S if has_gpus else MAINTENANCE_S
+        return self._lead_s or MAINTENANCE_S
 
     def _deadline(self, key: LongPoll, lead_s: float) -> int:
         """From the earliest instant of the change: never later than the platform's own."""

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 
 import msgspec
+from msgspec import UNSET
 
 from drainfsm.adapter import NoticeSink
 from drainfsm.core.notice import Cause, Notice, NoticeClass
@@ -44,6 +45,15 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
     derived_unix_ms: int | None = None
     """Deadline by our clock, for platforms that state none: seen at + lead time."""
+
+    assumed: bool = False
+    """``derived_unix_ms`` follows from configuration alone."""
+
+    skew_ms: int = 0
+    """How much earlier than ``derived_unix_ms`` it may be."""
+
+    advisory: bool = False
+    """Nobody is to leave for it."""
 
     at_once: bool = False
     """It is happening: the deadline is now."""
@@ -77,6 +87,9 @@ def unknown(detail: str, *events: Observed) -> Reading:
 class _Held(msgspec.Struct, kw_only=True):
     native_id: str
     observed: Observed
+    standing: bool
+    """It was there when the signal was first read."""
+
     deadline_unix_ms: int | None = None
     """Earliest that was sent: one identity never states a later one."""
 
@@ -110,6 +123,8 @@ class Ledger:
         self._now_unix_ms = now_unix_ms
         self._held: dict[tuple[str, str], _Held] = {}
         self._revisions: dict[str, int] = {}
+        self._read: set[str] = set()
+        """Signals that have been read in full."""
 
     def settle(self, signal: str, reading: Reading, *, confirm_count: int = 1) -> bool:
         """Take in one reading. A SOFT event is gone once ``confirm_count`` readings lack it.
@@ -123,6 +138,7 @@ class Ledger:
             if key not in present:  # said to be over, and to be there, in one breath: it is there
                 self._ended((signal, key), reason)
         if reading.complete:
+            self._read.add(signal)
             self._miss(signal, reading, confirm_count=confirm_count)
         held = [self._held[place] for place in self._held if place[0] == signal]
         return any(h.later_unix_ms is not None or h.absent_count == 1 for h in held if h.soft)
@@ -168,7 +184,8 @@ class Ledger:
         base = "/".join(filter(None, (self.scope, observed.key, observed.tag)))
         revision = self._revisions[base] = self._revisions.get(base, 0) + 1
         native_id = base if revision == 1 else f"{base}~{revision}"
-        held = self._held[place] = _Held(native_id=native_id, observed=observed)
+        standing = place[0] not in self._read
+        held = self._held[place] = _Held(native_id=native_id, observed=observed, standing=standing)
         self._send(held)
 
     def _restate(self, held: _Held, observed: Observed) -> None:
@@ -190,6 +207,9 @@ class Ledger:
             deadline = now if deadline is None else min(now, deadline)
         elif observed.notice_class == NoticeClass.SOFT and (deadline or now) <= now:
             deadline = None  # its window is open, it may begin any moment: the grace counts
+        skew_ms = observed.skew_ms
+        if stated is not None:
+            skew_ms += self._clock.uncertainty_ms
         if deadline is not None and held.deadline_unix_ms is not None:
             deadline = min(deadline, held.deadline_unix_ms)
         held.deadline_unix_ms = deadline if deadline is not None else held.deadline_unix_ms
@@ -201,9 +221,12 @@ class Ledger:
                 notice_class=observed.notice_class,
                 deadline_unix_ms=deadline,
                 received_unix_ms=now,
-                clock_skew_ms=0 if stated is None else self._clock.uncertainty_ms,
+                clock_skew_ms=0 if deadline is None else skew_ms,
                 nodes=observed.nodes,
                 detail=observed.detail,
+                standing=held.standing,
+                assumed=observed.assumed or deadline is None or UNSET,
+                advisory=observed.advisory or UNSET,
             )
         )
 

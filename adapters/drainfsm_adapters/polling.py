@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from drainfsm.adapter import AdapterContext, Departure, NoticeSink
-from drainfsm.errors import ConfigError
+from drainfsm.adapter import AdapterContext, NoticeSink
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.ledger import Ledger, Reading, unknown
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError
@@ -63,7 +62,7 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CloudAdapter:
-    """A notice source that polls. Clouds schedule no jobs, so there is no cordon."""
+    """A notice source that polls."""
 
     def __init__(self, context: AdapterContext, platform: Platform) -> None:
         self._context = context
@@ -85,13 +84,6 @@ class CloudAdapter:
                     group.create_task(self._follow(signal, ledger, self._health(signal, sink)))
         finally:
             self._platform.client.close()
-
-    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
-        source = self._platform.source
-        raise ConfigError(f"{source} has no cordon: name the scheduler's adapter in --cordon")
-
-    async def left(self, departure: Departure) -> str:
-        return ""  # the platform wants to be told nothing
 
     def _health(self, signal: Signal, sink: NoticeSink) -> Health:
         return Health(

@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator
 
 import msgspec
+from msgspec import UNSET
 
 from drainfsm.adapter import AdapterContext, Departure, NoticeSink
 from drainfsm.core.notice import Notice
@@ -225,6 +226,7 @@ class SlurmAdapter:
             native_id=f"{self._run.name}/{name}",
             cause=meaning.cause,
             deadline_unix_ms=meaning.deadline_unix_ms,
+            assumed=meaning.assumed or UNSET,
             detail=f"{name}; {meaning.detail}",
         )
 

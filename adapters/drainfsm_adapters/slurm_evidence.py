@@ -50,6 +50,8 @@ class Meaning(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing but the job's grace is known."""
 
     detail: str
+    assumed: bool = False
+    """The deadline is the job's grace."""
 
 
 def killed_by_unix_ms(*, signalled_unix_ms: int, limits: SlurmLimits, grace_ms: int) -> int:
@@ -222,7 +224,7 @@ def meaning_of(
             return None
     deadline = signalled_unix_ms + (grace_ms if left_ms is None else min(grace_ms, left_ms))
     detail = f"nothing in the job's record explains it: {told}"
-    return Meaning(cause=Cause.UNKNOWN, deadline_unix_ms=deadline, detail=detail)
+    return Meaning(cause=Cause.UNKNOWN, deadline_unix_ms=deadline, detail=detail, assumed=True)
 
 
 NODE_STATES = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from msgspec import UnsetType
+
 from drainfsm.core import decide_save as saving
 from drainfsm.core import events as e
 from drainfsm.core import inputs as i
@@ -26,10 +28,16 @@ def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
     state, notice = draft.state, given.notice
     if state.phase in (Phase.EXITED, Phase.LOST) or state.attempt.exit_code is not None:
         return
+    if notice.advisory:
+        draft.add(e.NoticeNoted(notice=notice))
+        return
     held = draft.drain.notices.get(notice.identity) if state.phase.active else None
     deadline = notice_deadline_unix_ms(
         notice, grace_ms=state.attempt.grace_ms, now_unix_ms=draft.now_unix_ms
     )
+    stated = _stated_unix_ms(state, notice)
+    if stated is not None and stated > deadline:
+        deadline = stated
     if held is not None and _adds_nothing(draft.drain, held, notice, deadline_unix_ms=deadline):
         return
     _accept(draft, notice, deadline_unix_ms=deadline, step_ms=given.step_ms)
@@ -37,6 +45,30 @@ def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
         _due(draft)
     else:
         saving.recheck(draft)
+
+
+def _stated_unix_ms(state: State, notice: Notice) -> int | None:
+    """The earliest instant that a HARD notice about the same machine states: an assumed deadline
+    never tightens it. None: the notice states its own, or there is no such other."""
+    if not state.phase.active or not (notice.assumed or notice.deadline_unix_ms is None):
+        return None
+    stated = [
+        held.earliest_unix_ms
+        for held in state.current.notices.values()
+        if not held.notice.revocable
+        and held.notice.deadline_unix_ms is not None
+        and not held.notice.assumed
+        and _same_machine(state, held.notice, notice)
+    ]
+    return min(stated, default=None)
+
+
+def _same_machine(state: State, one: Notice, other: Notice) -> bool:
+    if state.attempt.node_count == 1:
+        return True
+    if one.nodes or other.nodes:
+        return bool(set(one.nodes) & set(other.nodes))
+    return not isinstance(one.heard_by, UnsetType) and one.heard_by == other.heard_by
 
 
 def _adds_nothing(drain: Drain, held: HeldNotice, notice: Notice, *, deadline_unix_ms: int) -> bool:

@@ -84,6 +84,12 @@ class NoticeReceived(Fact, frozen=True, kw_only=True):
     """Longest recent step of any rank, as the ranks had said by then; 0: not known."""
 
 
+class NoticeNoted(Fact, frozen=True, kw_only=True):
+    """A notice that nobody leaves for: it is advice, or no news on this machine."""
+
+    notice: Notice
+
+
 class NoticeWithdrawn(Fact, frozen=True, kw_only=True):
     source: str
     native_id: str
@@ -437,6 +443,7 @@ class UnknownFact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 Event: TypeAlias = (
     NoticeReceived
+    | NoticeNoted
     | NoticeWithdrawn
     | DeadlineShortened
     | DrainDue

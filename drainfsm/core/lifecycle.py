@@ -151,6 +151,7 @@ LIFECYCLE: tuple[Step, ...] = (
     Step(e.RestoreRefused, ANY, None),
     Step(e.CheckpointDrilled, ANY, None),
     Step(e.HealthyStepReached, RUNNING, None),
+    Step(e.NoticeNoted, ANY, None),
     Step(e.SourceUnknown, ANY, None),
     Step(e.SourceRecovered, ANY, None),
 )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from drainfsm.core.words import Word
 
 SIGNAL_SOURCE = "signal"
 """The source of a notice that came as a bare signal: it says neither when nor why."""
+
+
+Flag: TypeAlias = bool | UnsetType
+"""Not written where it is not set, so that what older versions wrote is read and written alike."""
 
 
 class NoticeClass(Word):
@@ -86,6 +93,19 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     detail: str = ""
     """Free text for the postmortem."""
+
+    standing: Flag = UNSET
+    """It was there already when its source was first read: since when, nobody knows. False: it came
+    while the source was watched. Not set: the source does not tell."""
+
+    assumed: Flag = UNSET
+    """The deadline follows from configuration, not from anything that the platform states."""
+
+    advisory: Flag = UNSET
+    """It is recorded, and nobody leaves for it."""
+
+    heard_by: int | UnsetType = UNSET
+    """Rank of the node that heard it, set on its way to the coordinator."""
 
     @property
     def revocable(self) -> bool:

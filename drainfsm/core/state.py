@@ -6,6 +6,7 @@ import enum
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UnsetType
 
 from drainfsm.core.budget import Allowances, Load, Sample
 from drainfsm.core.events import NodeSteps
@@ -85,7 +86,9 @@ def _precedence(notice: Notice) -> tuple[Any, ...]:
     """HARD before SOFT, then the content: a choice that no order of arrival changes."""
     deadline = -1 if notice.deadline_unix_ms is None else notice.deadline_unix_ms
     said = (notice.cause, notice.detail, notice.nodes, notice.clock_skew_ms)
-    return (notice.revocable, deadline, *said, notice.received_unix_ms)
+    heard_by = -1 if isinstance(notice.heard_by, UnsetType) else notice.heard_by
+    flags = (bool(notice.standing), bool(notice.assumed), bool(notice.advisory))
+    return (notice.revocable, deadline, *said, notice.received_unix_ms, *flags, heard_by)
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -231,6 +234,20 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def target_nodes(self) -> tuple[str, ...]:
         return tuple(sorted({node for n in self.notices.values() for node in n.notice.nodes}))
+
+    @property
+    def left_for(self) -> tuple[str, ...]:
+        """Identities of the notices whose time has come: HARD ones, and the earliest of those that
+        stand. A SOFT notice further ahead was not the reason to leave."""
+        standing = {name: held for name, held in self.notices.items() if not held.withdrawn}
+        earliest = min((held.earliest_unix_ms for held in standing.values()), default=0)
+        return tuple(
+            sorted(
+                name
+                for name, held in standing.items()
+                if not held.notice.revocable or held.earliest_unix_ms <= earliest
+            )
+        )
 
     @property
     def all_withdrawn(self) -> bool:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from drainfsm.adapter import AdapterContext, AdapterFactory, Departure
+from drainfsm.adapter import (
+    AdapterContext,
+    AdapterFactory,
+    Cordon,
+    Departure,
+    NoticeSource,
+    Requeuer,
+)
 from drainfsm.testing.notice_sink import RecordingSink
 
 SETTLE_S = 0.2
@@ -35,8 +42,26 @@ async def check_adapter(
         TimeoutError: it gave fewer notices.
     """
     adapter = factory(context)
+    roles = (NoticeSource, Cordon, Requeuer)
+    assert isinstance(adapter, roles), "it has none of watch, cordon and left: what is it for?"
     sink = RecordingSink()
-    watch = asyncio.create_task(adapter.watch(sink))
+    if isinstance(adapter, NoticeSource):
+        await _check_watch(adapter, sink, notice_count=notice_count)
+    _check_notices(sink, context)
+    if isinstance(adapter, Cordon):
+        await _check_cordon(adapter)
+    if isinstance(adapter, Requeuer):
+        identities = frozenset(sink.identities)
+        for departure in (
+            Departure(requeue=False, timeout_ms=1_000),
+            Departure(requeue=True, timeout_ms=1_000, left_for=identities),
+        ):
+            await _check_left(adapter, departure)
+    return sink
+
+
+async def _check_watch(source: NoticeSource, sink: RecordingSink, *, notice_count: int) -> None:
+    watch = asyncio.create_task(source.watch(sink))
     await asyncio.sleep(SETTLE_S)
     await sink.until(lambda: len(sink.notices) >= notice_count, timeout_s=PROMPT_S)
     if watch.done():  # a platform that tells nothing
@@ -46,17 +71,25 @@ async def check_adapter(
     assert done, f"watch goes on {PROMPT_S:g} s after it was cancelled"
     if not watch.cancelled():
         watch.result()
-    _check_notices(sink, context)
-    cordon = asyncio.create_task(adapter.cordon((), timeout_ms=1_000))
-    ended, _ = await asyncio.wait([cordon], timeout=PROMPT_S)
+
+
+async def _check_cordon(cordon: Cordon) -> None:
+    asked = asyncio.create_task(cordon.cordon((), timeout_ms=1_000))
+    ended, _ = await asyncio.wait([asked], timeout=PROMPT_S)
     assert ended, f"cordon takes more than {PROMPT_S:g} s, given one second"
-    detail = str(cordon.exception()) if cordon.exception() else cordon.result()
+    detail = str(asked.exception()) if asked.exception() else asked.result()
     assert isinstance(detail, str), f"cordon returned {detail!r}, not a detail"
-    assert detail or not cordon.exception(), "cordon failed without a word for the log"
-    async with asyncio.timeout(PROMPT_S):
-        told = await adapter.left(Departure(requeue=True, timeout_ms=1_000))
-    assert isinstance(told, str), f"left returned {told!r}, not a detail"
-    return sink
+    assert detail or not asked.exception(), "cordon failed without a word for the log"
+
+
+async def _check_left(requeuer: Requeuer, departure: Departure) -> None:
+    asked = asyncio.create_task(requeuer.left(departure))
+    ended, _ = await asyncio.wait([asked], timeout=PROMPT_S)
+    assert ended, f"left takes more than {PROMPT_S:g} s, given one second"
+    error = asked.exception()
+    told = str(error) if error else asked.result()
+    assert isinstance(told, str), f"left returned {told!r}, not what was done"
+    assert told or not error, "left failed without a word for the operator"
 
 
 def _check_notices(sink: RecordingSink, context: AdapterContext) -> None:

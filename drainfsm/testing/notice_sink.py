@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from drainfsm.adapter import Adapter
+from drainfsm.adapter import Adapter, NoticeSource
 from drainfsm.core.notice import Notice
 
 
@@ -88,6 +88,8 @@ class RecordingSink:
 @asynccontextmanager
 async def watching(adapter: Adapter) -> AsyncIterator[RecordingSink]:
     """The adapter's watch, running for as long as the block does; its fault is the block's."""
+    if not isinstance(adapter, NoticeSource):
+        raise TypeError(f"{type(adapter).__name__} is no notice source: it has no watch")
     sink = RecordingSink()
     watch = asyncio.create_task(adapter.watch(sink))
     try:

@@ -96,14 +96,51 @@ def test_a_key_that_fails_does_not_hide_the_other(server: AwsMetadataServer) -> 
     assert len(play(server, one_notice).identities) == 1
 
 
-def test_a_rebalance_recommendation_is_soft_and_gets_the_configured_lead(
+def test_a_rebalance_recommendation_is_recorded_and_may_be_left_for(
     server: AwsMetadataServer,
 ) -> None:
+    """It is never cleared, and may never be followed by anything."""
     server.recommend_rebalance()
     notice = play(server, one_notice, rebalance_s="300").notices[0]
     assert (notice.notice_class, notice.cause) == (SOFT, "rebalance_recommendation")
+    assert notice.advisory
+    notice = play(server, one_notice, rebalance="leave", rebalance_s="300").notices[0]
+    assert not notice.advisory
+    assert notice.assumed
     assert notice.deadline_unix_ms is not None
     assert 290_000 < notice.deadline_unix_ms - notice.received_unix_ms <= 300_000
+
+
+def test_a_scale_in_does_not_invent_less_than_what_an_interruption_states(
+    server: AwsMetadataServer,
+) -> None:
+    goes = server.interrupt(in_ms=120_000)
+    server.put("autoscaling/target-lifecycle-state", "Terminated")
+
+    async def story(server: AwsMetadataServer, sink: RecordingSink) -> None:
+        await sink.until(lambda: len(sink.identities) == 2)
+
+    for notice in play(server, story).notices:
+        assert notice.deadline_unix_ms is not None
+        assert abs(notice.deadline_unix_ms - goes) <= notice.clock_skew_ms
+
+
+@pytest.mark.parametrize("state", ["Warmed:Stopped", "Warmed:Hibernated"])
+def test_a_scale_in_may_end_in_a_warm_pool(server: AwsMetadataServer, state: str) -> None:
+    server.put("autoscaling/target-lifecycle-state", state)
+    assert play(server, one_notice).notices[0].cause == "scale_in"
+
+
+def test_what_is_there_at_the_first_read_is_said_to_stand(server: AwsMetadataServer) -> None:
+    async def story(server: AwsMetadataServer, sink: RecordingSink) -> None:
+        await sink.until(lambda: len(sink.notices) == 1)
+        await three_more_polls(server)
+        server.interrupt(in_ms=120_000)
+        await sink.until(lambda: len(sink.notices) == 2)
+
+    server.schedule(EVENT, in_ms=3_600_000)
+    before, after = play(server, story).notices
+    assert (bool(before.standing), bool(after.standing)) == (True, False)
 
 
 def test_an_auto_scaling_termination_is_withdrawn_when_the_instance_is_back_in_service(
@@ -377,6 +414,7 @@ def test_an_instance_whose_id_cannot_be_read_is_known_by_its_host_name(
         ({"timeout_s": "0"}, "timeout_s: must be above 0"),
         ({"pol_s": "2"}, "known keys: autoscaling_s"),
         ({"signals": "spot,rebalence"}, "'rebalence' is none of spot"),
+        ({"rebalance": "ignore"}, "rebalance = 'ignore': take record or leave"),
         ({"capacity_block_end": "soon"}, "capacity_block_end = 'soon'"),
         ({"capacity_block_end": "2020-01-01T00:00:00Z"}, "it has passed"),
     ],

@@ -39,15 +39,25 @@ def play(server: AzureMetadataServer, story: Story, **options: str) -> Recording
         return asyncio.run(run())
 
 
-def left(server: AzureMetadataServer, story: Story, **options: str) -> str:
-    """What ``left`` says after the story, on the agent of this VM."""
+def left(
+    server: AzureMetadataServer,
+    story: Story,
+    left_for: tuple[str, ...] | None = None,
+    timeout_ms: int = 20_000,
+    **options: str,
+) -> str:
+    """What the last act says after the story, on the agent of this VM. ``left_for``: the notices
+    that the job has left for; None: all that stand."""
 
     async def run() -> str:
         adapter = azure.adapter(context_for(options))
         async with watching(adapter) as sink:
             await story(server, sink)
             assert server.approved == [], "never before the whole job has left"
-            return await adapter.left(Departure(requeue=True, timeout_ms=20_000))
+            notices = tuple(sink.standing) if left_for is None else left_for
+            return await adapter.left(
+                Departure(requeue=True, timeout_ms=timeout_ms, left_for=frozenset(notices))
+            )
 
     with server:
         return asyncio.run(run())
@@ -325,4 +335,23 @@ def test_an_endpoint_that_is_gone_by_then_is_told_not_raised(server: AzureMetada
         await sink.until(lambda: bool(sink.notices))
         server.stop()
 
-    assert left(server, story).startswith("not acknowledged: ")
+    assert left(server, story, timeout_ms=2_000).startswith("not acknowledged: ")
+
+
+def test_what_the_job_has_not_left_for_is_not_acknowledged(server: AzureMetadataServer) -> None:
+    """It finished, or left for something else: what else runs on this VM may need the time."""
+    server.schedule("Redeploy", in_ms=600_000)
+    assert left(server, one_notice, left_for=()) == ""
+    assert left(server, one_notice, left_for=("signal/SIGTERM", "azure/gpu-0/other")) == ""
+    assert server.approved == []
+
+
+def test_an_acknowledgement_is_tried_until_azure_answers(server: AzureMetadataServer) -> None:
+    event_id, _ = server.schedule("Redeploy", in_ms=600_000)
+
+    async def story(server: AzureMetadataServer, sink: RecordingSink) -> None:
+        await sink.until(lambda: bool(sink.notices))
+        server.fail(Fault.UNAVAILABLE)
+        asyncio.get_running_loop().call_later(3, server.heal)
+
+    assert left(server, story) == f"acknowledged {event_id}"

@@ -76,11 +76,61 @@ def test_a_preemption_wakes_the_long_poll_and_is_hard(server: GcpMetadataServer)
 def test_the_lead_times_come_from_the_configuration(
     server: GcpMetadataServer, notice_s: str, lead_ms: int
 ) -> None:
-    server.preempt()
-    notice = play(server, one_notice, preemption_notice_s=notice_s).notices[0]
+
+    async def story(server: GcpMetadataServer, sink: RecordingSink) -> None:
+        await requested(server, "preempted", count=2)
+        server.preempt()
+        await sink.until(lambda: bool(sink.notices))
+
+    notice = play(server, story, preemption_notice_s=notice_s).notices[0]
     assert notice.deadline_unix_ms is not None
     left_ms = notice.deadline_unix_ms - notice.received_unix_ms
     assert lead_ms - 1_000 < left_ms <= lead_ms
+    assert not notice.assumed
+
+
+def test_an_edge_that_nobody_saw_may_be_as_old_as_its_lead(server: GcpMetadataServer) -> None:
+    """TRUE at the first read: the end may come at any moment, and the deadline says so."""
+    server.preempt()
+    notice = play(server, one_notice).notices[0]
+    assert notice.deadline_unix_ms is not None
+    earliest = notice.deadline_unix_ms - notice.clock_skew_ms
+    assert earliest <= notice.received_unix_ms
+    assert (bool(notice.standing), bool(notice.assumed)) == (True, True)
+    assert "nobody knows when it came" in notice.detail
+
+
+def test_maintenance_that_stands_already_leaves_the_grace_of_the_job(
+    server: GcpMetadataServer,
+) -> None:
+    server.put("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")
+    notice = play(server, one_notice).notices[0]
+    assert (notice.notice_class, notice.deadline_unix_ms) == (SOFT, None)
+    assert "since when is not known" in notice.detail
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "lead_ms"),
+    [
+        ("projects/123/machineTypes/a3-highgpu-8g", 3_600_000),
+        ("projects/123/machineTypes/g2-standard-4", 3_600_000),
+        ("projects/123/machineTypes/n2-standard-8", 60_000),
+        (None, 60_000),
+    ],
+)
+def test_the_lead_of_maintenance_follows_from_the_machine_type(
+    server: GcpMetadataServer, machine_type: str | None, lead_ms: int
+) -> None:
+    async def story(server: GcpMetadataServer, sink: RecordingSink) -> None:
+        await requested(server, "maintenance-event", count=2)
+        server.put("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")
+        await sink.until(lambda: bool(sink.notices))
+
+    server.put("machine-type", machine_type)
+    notice = play(server, story).notices[0]
+    assert notice.deadline_unix_ms is not None
+    left_ms = notice.deadline_unix_ms - notice.received_unix_ms
+    assert lead_ms - 5_000 < left_ms <= lead_ms
 
 
 def test_a_change_that_was_missed_counts_from_the_last_answer_before_it(

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from drainfsm.adapter import Cordon, NoticeSource, Requeuer
 from drainfsm.core.notice import Cause, NoticeClass
-from drainfsm.errors import ConfigError
 from drainfsm.testing.adapter_contract import check_adapter, context_for
 from drainfsm.testing.metadata import Fault, TencentMetadataServer
 from drainfsm.testing.notice_sink import RecordingSink, watching
@@ -82,10 +82,11 @@ def test_every_adapter_keeps_the_contract_with_a_notice_there(cloud: str) -> Non
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_a_cloud_has_no_cordon_and_says_so(cloud: str) -> None:
+def test_a_cloud_is_a_source_and_has_no_cordon(cloud: str) -> None:
     adapter = adapter_on(STAGES[cloud]())
-    with pytest.raises(ConfigError, match=f"{cloud} has no cordon"):
-        asyncio.run(adapter.cordon((), timeout_ms=1_000))
+    assert isinstance(adapter, NoticeSource)
+    assert not isinstance(adapter, Cordon)
+    assert isinstance(adapter, Requeuer) == (cloud == "azure")
 
 
 def test_an_instant_of_utc_plus_8_is_no_instant_of_utc() -> None:

@@ -190,3 +190,46 @@ def test_nothing_there_does_not_keep_a_job_from_running(job: RunningJob) -> None
         pass
     agent = job.start(job.toy("--steps", "20"), variables=pointed(gone), settings=AWS)
     assert agent.wait() == 0
+
+
+@pytest.mark.parametrize("policy", ["record", "leave"])
+def test_a_rebalance_recommendation_that_stands_for_ever_costs_at_most_one_drain(
+    job: RunningJob, aws: AwsMetadataServer, policy: str
+) -> None:
+    """``drainfsm supervise`` gave up after ten restarts on a healthy machine."""
+    aws.recommend_rebalance()
+    settings = {"source": ["aws"], "adapters": {"aws": {"rebalance": policy, "rebalance_s": "20"}}}
+    codes: list[int] = []
+    while not codes or codes[-1] == 75:
+        agent = job.start(job.toy("--steps", "40"), variables=pointed(aws), settings=settings)
+        codes.append(agent.wait())
+        assert len(codes) <= 2
+    assert codes == ([0] if policy == "record" else [75, 0])
+    (noted,) = job.find(e.NoticeNoted, len(codes))
+    assert noted.notice.cause == "rebalance_recommendation"
+    assert job.steps(0, epoch=len(codes))[-1] == 39
+
+
+def test_an_event_that_stood_while_a_job_finished_is_not_acknowledged(job: RunningJob) -> None:
+    """Something else may run on that VM, and has ten minutes."""
+    with AzureMetadataServer() as azure:
+        azure.schedule("Redeploy", in_ms=600_000)
+        agent = job.start(
+            job.toy("--steps", "40"), variables=pointed(azure), settings={"source": ["azure"]}
+        )
+        job.wait_for(e.NoticeReceived)
+        assert agent.wait() == 0
+        assert azure.approved == []
+
+
+def test_an_event_is_not_acknowledged_by_a_job_that_left_for_something_else(
+    job: RunningJob,
+) -> None:
+    with AzureMetadataServer() as azure:
+        azure.schedule("Redeploy", in_ms=600_000)
+        agent = job.start(job.toy(), variables=pointed(azure), settings={"source": ["azure"]})
+        job.wait_for(e.NoticeReceived)
+        job.wait_for(e.HealthyStepReached)
+        agent.signal()
+        assert agent.wait() == 75
+        assert azure.approved == []

@@ -120,7 +120,7 @@ def end_in(seconds: int) -> dict[str, str]:
 def test_it_keeps_the_contract_of_adapters(program: Program) -> None:
     program.answer("job", "running.txt", **end_in(3_600))
     program.answer("requeue")
-    context = context_for({"scontrol": str(program.path)})
+    context = context_for({"scontrol": str(program.path), "node_drain": "ignore"})
     sink = asyncio.run(check_adapter(adapter, context, notice_count=1))
     causes = {(notice.cause, notice.notice_class) for notice in sink.notices}
     assert ("time_limit", NoticeClass.SOFT) in causes

@@ -8,13 +8,26 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from drainfsm.adapter import adapter_names, load_adapter
+from drainfsm.adapter import (
+    AdapterContext,
+    Cordon,
+    Departure,
+    Interpreter,
+    NoticeSink,
+    NoticeSource,
+    Requeuer,
+    Staying,
+    adapter_names,
+    load_adapter,
+)
 from drainfsm.core import events as e
 from drainfsm.core.notice import NoticeClass
 from drainfsm.errors import ConfigError
+from drainfsm.runtime.agent.former_adapters import of_today
 from drainfsm.testing.adapter_contract import check_adapter, context_for
 from drainfsm.testing.metadata import TencentMetadataServer
 from drainfsm.testing.notice_sink import RecordingSink, watching
@@ -77,6 +90,7 @@ def test_it_tells_none_unknown_and_present_apart(installed: Path, tmp_path: Path
 
     async def run() -> RecordingSink:
         adapter = load_adapter("maintenance", context_for({"path": str(path)}))
+        assert isinstance(adapter, NoticeSource)
         async with watching(adapter) as sink:
             path.write_text(first)
             await sink.until(lambda: bool(sink.notices))
@@ -92,6 +106,53 @@ def test_it_tells_none_unknown_and_present_apart(installed: Path, tmp_path: Path
     sink = asyncio.run(run())
     assert sink.identities == [f"maintenance/{first}", f"maintenance/{second}"]
     assert sink.standing == {}
+
+
+def test_the_test_of_the_page_passes(installed: Path, tmp_path: Path) -> None:
+    names: dict[str, object] = {}
+    exec(block("def test_maintenance_keeps_the_contract"), names)
+    test = names["test_maintenance_keeps_the_contract"]
+    assert callable(test)
+    test(tmp_path)
+
+
+class Former:
+    """As adapters were written for 0.1: one class for everything."""
+
+    def __init__(self, context: AdapterContext) -> None:
+        self.told: list[tuple[bool, int]] = []
+
+    async def watch(self, sink: NoticeSink) -> None:
+        await asyncio.Event().wait()
+
+    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
+        raise NotImplementedError("no cordon")
+
+    async def left(self, *, requeue: bool, timeout_ms: int) -> str:
+        self.told.append((requeue, timeout_ms))
+        return "acknowledged"
+
+    async def stay(self) -> None:
+        self.told.append((False, 0))
+
+
+def test_an_adapter_of_the_former_shape_has_one_release_of_grace() -> None:
+    former = Former(context_for())
+    with pytest.warns(DeprecationWarning, match=r"adapter old: .* takes a Departure now"):
+        adapter = of_today("old", former)
+    assert isinstance(adapter, NoticeSource)
+    assert isinstance(adapter, Cordon)
+    assert isinstance(adapter, Requeuer)
+    assert isinstance(adapter, Staying)
+    assert not isinstance(adapter, Interpreter)
+    departure = Departure(requeue=True, timeout_ms=7, left_for=frozenset({"a/b"}))
+    assert asyncio.run(adapter.left(departure)) == "acknowledged"
+    assert former.told == [(True, 7)]
+
+
+def test_an_adapter_of_today_is_taken_as_it_is() -> None:
+    adapter: Any = object()
+    assert of_today("new", adapter) is adapter
 
 
 def test_a_job_drains_for_it(job: RunningJob, site: Path, tmp_path: Path) -> None:

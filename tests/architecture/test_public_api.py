@@ -33,8 +33,8 @@ PUBLIC = {
         "State Tick Verification VerifyEntries WithdrawNotice"
     ),
     "drainfsm.adapter": (
-        "Adapter AdapterContext AdapterFactory Cause Departure GROUP Interpreter Notice "
-        "NoticeClass NoticeSink Staying adapter_names load_adapter"
+        "Adapter AdapterContext AdapterFactory Cause Cordon Departure GROUP Interpreter Notice "
+        "NoticeClass NoticeSink NoticeSource Requeuer Staying adapter_names load_adapter"
     ),
     "drainfsm.log": "Connection Journal Record connect journals read_journal",
     "drainfsm.testing": (

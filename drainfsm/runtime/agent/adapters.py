@@ -9,15 +9,25 @@ from typing import Protocol
 from drainfsm.adapter import (
     Adapter,
     AdapterContext,
+    Cordon,
     Departure,
     Interpreter,
+    Notice,
+    NoticeSource,
+    Requeuer,
     Staying,
     load_adapter,
 )
 from drainfsm.core.backoff import backoff_s
-from drainfsm.core.notice import Notice
 from drainfsm.core.words import CordonOutcome
-from drainfsm.runtime.agent.left_for import LeftFor, is_news
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.agent.former_adapters import of_today
+from drainfsm.runtime.agent.left_for import (
+    LeftFor,
+    judged,
+    remembered_as,
+    remembered_deadline,
+)
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.threads import Tasks, in_thread
@@ -47,25 +57,34 @@ class NoticeListener(Protocol):
 class Sink:
     """A ``NoticeSink``: hands on what is new, once."""
 
-    def __init__(self, listener: NoticeListener, *, is_news: Callable[[Notice], bool]) -> None:
-        """``is_news``: not what an earlier attempt has left for."""
+    def __init__(self, listener: NoticeListener, *, judged: Callable[[Notice], Notice]) -> None:
+        """``judged``: makes advice of what an earlier attempt has left for."""
         self._listener = listener
-        self._is_news = is_news
+        self._judged = judged
         self._present: dict[str, Notice] = {}
+        """As the source gave them."""
+
+        self._advice: set[str] = set()
         self._unknown: set[str] = set()
 
     def notice(self, notice: Notice) -> None:
-        before = self._present.get(notice.identity)
+        identity = notice.identity
+        before = self._present.get(identity)
         if before is not None and _same(before, notice):
             return
-        if not self._is_news(notice):
-            return
-        self._present[notice.identity] = notice
-        self._listener.hear(notice)
+        self._present[identity] = notice
+        judged = self._judged(notice)
+        if judged.advisory:
+            self._advice.add(identity)
+        else:
+            self._advice.discard(identity)
+        self._listener.hear(judged)
 
     def withdraw(self, *, source: str, native_id: str, reason: str) -> None:
-        if self._present.pop(f"{source}/{native_id}", None) is not None:
+        identity = f"{source}/{native_id}"
+        if self._present.pop(identity, None) is not None and identity not in self._advice:
             self._listener.take_back(source, native_id, reason)
+        self._advice.discard(identity)
 
     def unknown(self, *, source: str, since_unix_ms: int, detail: str) -> None:
         if source not in self._unknown:
@@ -80,12 +99,8 @@ class Sink:
 
 def _same(before: Notice, now: Notice) -> bool:
     """Heard again, only later: the core takes the earliest deadline anyway."""
-    return (before.notice_class, before.deadline_unix_ms, before.nodes, before.cause) == (
-        now.notice_class,
-        now.deadline_unix_ms,
-        now.nodes,
-        now.cause,
-    )
+    fields = ("notice_class", "deadline_unix_ms", "nodes", "cause", "advisory")
+    return all(getattr(before, name) == getattr(now, name) for name in fields)
 
 
 class RunningAdapters:
@@ -111,10 +126,9 @@ class RunningAdapters:
         self._warn = warn
         self._memory = memory
         self._left_for = {} if memory is None else memory.read()
-        self._heard: dict[str, int | None] = {}
-        """Earliest deadlines of the notices heard here, by identity."""
+        self._heard: dict[str, Notice] = {}
+        """Notices heard here that are more than advice, by identity."""
 
-        self._stale: set[str] = set()
         self._adapters: dict[str, Adapter] = {}
         for name in dict.fromkeys((*config.source, *filter(None, (config.cordon,)))):
             context = AdapterContext(
@@ -127,31 +141,31 @@ class RunningAdapters:
                 options=config.adapters.get(name, {}),
                 now_unix_ms=clock.now_unix_ms,
             )
-            self._adapters[name] = load(name, context)
+            self._adapters[name] = of_today(name, load(name, context))
+        if config.cordon and not isinstance(self._adapters[config.cordon], Cordon):
+            raise ConfigError(f"--cordon {config.cordon}: this adapter has no cordon")
 
     def start(self, tasks: Tasks, listener: NoticeListener) -> None:
         for name in self._config.source:
-            tasks.start(self._watch(name, Sink(listener, is_news=self._is_news), listener))
+            adapter = self._adapters[name]
+            if isinstance(adapter, NoticeSource):
+                sink = Sink(listener, judged=self._judged)
+                tasks.start(self._watch(name, adapter, sink, listener))
 
-    def _is_news(self, notice: Notice) -> bool:
-        now_unix_ms, identity = self._clock.now_unix_ms(), notice.identity
-        if is_news(notice, self._left_for, now_unix_ms=now_unix_ms):
-            self._heard[identity] = notice.deadline_unix_ms
-            return True
-        if identity not in self._stale:
-            self._stale.add(identity)
-            self._warn(
-                f"{identity}: an attempt before this one has left this machine for it already, so "
-                "it is no news; the job goes on"
-            )
-        return False
+    def _judged(self, notice: Notice) -> Notice:
+        notice = judged(notice, self._left_for, now_unix_ms=self._clock.now_unix_ms())
+        if not notice.advisory:
+            self._heard[notice.identity] = notice
+        return notice
 
-    async def _watch(self, name: str, sink: Sink, listener: NoticeListener) -> None:
+    async def _watch(
+        self, name: str, source: NoticeSource, sink: Sink, listener: NoticeListener
+    ) -> None:
         failure_count = 0
         while True:
             began_ms = loop_ms()
             try:
-                await self._adapters[name].watch(sink)
+                await source.watch(sink)
                 detail = "the source stopped by itself"
             except Exception as error:  # an adapter's bug must not end the job
                 detail = f"{type(error).__name__}: {error}"
@@ -164,7 +178,7 @@ class RunningAdapters:
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> tuple[CordonOutcome, str]:
         """Outcome and detail, within the time."""
         adapter = self._adapters.get(self._config.cordon)
-        if adapter is None:
+        if not isinstance(adapter, Cordon):
             return CordonOutcome.NOT_CONFIGURED, ""
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
@@ -204,12 +218,20 @@ class RunningAdapters:
         """The whole job has left: every adapter's last act, side by side. What it has left for is
         remembered first, since an acknowledged machine may go at once."""
         await self._remember(departure)
-        acts = [self._left(name, adapter, departure) for name, adapter in self._adapters.items()]
+        acts = [
+            self._left(name, adapter, departure)
+            for name, adapter in self._adapters.items()
+            if isinstance(adapter, Requeuer)
+        ]
         await asyncio.gather(*acts)
 
     async def _remember(self, departure: Departure) -> None:
         memory = self._memory
-        heard = {key: at for key, at in self._heard.items() if key in departure.left_for}
+        heard = {
+            remembered_as(notice): remembered_deadline(notice)
+            for identity, notice in self._heard.items()
+            if identity in departure.left_for
+        }
         if memory is None or not heard:
             return
         try:
@@ -220,7 +242,7 @@ class RunningAdapters:
                 f"what this attempt leaves for is not remembered here: {error or 'too slow'}"
             )
 
-    async def _left(self, name: str, adapter: Adapter, departure: Departure) -> None:
+    async def _left(self, name: str, adapter: Requeuer, departure: Departure) -> None:
         try:
             async with asyncio.timeout(departure.timeout_ms / 1_000):
                 detail = await adapter.left(departure)

@@ -214,14 +214,15 @@ class Agent:
         timeout_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
         if timeout_ms <= 0:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_ms / 1_000):
-                if self._host is not None:
+        if self._host is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 2_000):
                     await self._host.flush(timeout_ms=timeout_ms // 2)
-                departure = Departure(
-                    requeue=left.requeue,
-                    held=left.held,
-                    left_for=frozenset(left.left_for),
-                    timeout_ms=left.done_by_unix_ms - self._clock.now_unix_ms(),
-                )
-                await adapters.left(departure)
+        act_by_unix_ms = max(left.act_by_unix_ms, left.done_by_unix_ms)
+        departure = Departure(
+            requeue=left.requeue,
+            held=left.held,
+            left_for=frozenset(left.left_for),
+            timeout_ms=max(0, act_by_unix_ms - self._clock.now_unix_ms()),
+        )
+        await adapters.left(departure)

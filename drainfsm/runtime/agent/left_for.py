@@ -7,14 +7,16 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from drainfsm.core.foreign import read_json
-from drainfsm.core.notice import Notice, NoticeClass
+from drainfsm.core.notice import Notice
 
 DIRECTORY = "left-for"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -23,6 +25,9 @@ REMEMBERED_MAX = 64
 
 MOVED_MS = 1_000
 """Platforms state whole seconds: less is no other deadline."""
+
+STALE_MS = 300_000
+_REVISION = re.compile(r"~\d+$")
 
 Deadlines = dict[str, int | None]
 """In UTC milliseconds by ``Notice.identity``; None: it stated none."""
@@ -65,19 +70,46 @@ class LeftFor:
             raise
 
 
-def is_news(notice: Notice, left_for: Mapping[str, int | None], *, now_unix_ms: int) -> bool:
-    """Whether the job has to do something about the notice, although it stands in ``left_for``.
+def judged(notice: Notice, left_for: Mapping[str, int | None], *, now_unix_ms: int) -> Notice:
+    """The notice; ``advisory`` where it is no news.
 
-    HARD: the machine really goes, as long as the instant lies ahead. SOFT: another instant.
+    HARD: the machine really goes, as long as the instant lies ahead. One that had passed for long
+    when its source was first read has not come true. SOFT: another instant is news, and so is what
+    came while the source was watched.
     """
-    if notice.identity not in left_for:
-        return True
-    deadline, before = notice.deadline_unix_ms, left_for[notice.identity]
-    if deadline is None:
-        return False
-    if notice.notice_class is NoticeClass.HARD:
-        return deadline > now_unix_ms
-    return before is None or abs(deadline - before) > MOVED_MS
+    deadline, identity = notice.deadline_unix_ms, remembered_as(notice)
+    stated = None if notice.assumed else deadline
+    hard = not notice.revocable
+    if hard and notice.standing and stated is not None and stated < now_unix_ms - STALE_MS:
+        ago_s = (now_unix_ms - stated) // 1_000
+        return _advice(notice, f"its time passed {ago_s} s ago, and this machine lives")
+    if identity not in left_for:
+        return notice
+    before = left_for[identity]
+    if hard:
+        ends = before if stated is None else stated
+        if ends is not None and ends > now_unix_ms:
+            return replace(notice, deadline_unix_ms=ends)
+    elif stated is None:
+        if notice.standing is False:
+            return notice
+    elif before is None or abs(stated - before) > MOVED_MS:
+        return notice
+    return _advice(notice, "an attempt before this one has left this machine for it already")
+
+
+def remembered_as(notice: Notice) -> str:
+    """Its identity, without the revision that its source counts in one attempt."""
+    return _REVISION.sub("", notice.identity)
+
+
+def remembered_deadline(notice: Notice) -> int | None:
+    """Of a SOFT one, only what the platform stated: what was assumed is another at every try."""
+    return None if notice.revocable and notice.assumed else notice.deadline_unix_ms
+
+
+def _advice(notice: Notice, why: str) -> Notice:
+    return replace(notice, advisory=True, detail=f"{notice.detail}; {why}".removeprefix("; "))
 
 
 def _read(path: Path) -> Deadlines:

@@ -304,9 +304,11 @@ class Node:
                 self._limits.set_leave(here(kill_by))
                 self._check_launcher()
                 self._forward(self._notices.heard_signal)
-            case n.JobLeft(done_by_unix_ms=done_by):
+            case n.JobLeft(done_by_unix_ms=done_by, act_by_unix_ms=act_by):
                 if not self._left.done():
-                    self._left.set_result(replace(order, done_by_unix_ms=here(done_by)))
+                    self._left.set_result(
+                        replace(order, done_by_unix_ms=here(done_by), act_by_unix_ms=here(act_by))
+                    )
 
     def _expect(self, by_unix_ms: int | None) -> None:
         """Report who is late, just before the wait is over."""

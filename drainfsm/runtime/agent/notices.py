@@ -145,7 +145,7 @@ class Notices:
     # --- the deadline of a notice that nobody has answered --------------------------------------
 
     def _set_limit(self, ask: int, notice: Notice) -> None:
-        if notice.revocable:
+        if notice.revocable or notice.advisory:
             return
         allowances = self._config.allowances
         deadline = notice.deadline_unix_ms

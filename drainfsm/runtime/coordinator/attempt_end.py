@@ -23,6 +23,9 @@ NO_PROGRESS_EXIT_CODE = 77
 OVER_S = 5.0
 """For the last records and the last processes of an attempt that is over outside a drain."""
 
+ACTS_MS_MAX = 600_000
+"""However far ahead the deadline is: then somebody must look at the platform."""
+
 FAREWELL_MS = 5_000
 """Outside a drain: for adapters' last acts and the shipper's last records."""
 
@@ -90,10 +93,14 @@ class AttemptEnd:
 
     def time_left_ms(self, state: State) -> int:
         """For what comes after the end."""
+        return min(FAREWELL_MS, self.acts_left_ms(state))
+
+    def acts_left_ms(self, state: State) -> int:
+        """For the adapters' last acts, which may have to wait for their platform."""
         if state.phase is not Phase.EXITED:
             return FAREWELL_MS
         limit = state.current.usable_deadline_unix_ms - state.attempt.allowances.exit_margin_ms // 8
-        return max(0, min(FAREWELL_MS, limit - self._clock.now_unix_ms()))
+        return max(0, min(ACTS_MS_MAX, limit - self._clock.now_unix_ms()))
 
     def outcome(self, state: State) -> AttemptOutcome:
         if state.attempt.fenced_by is not None:
@@ -104,9 +111,5 @@ class AttemptEnd:
             exit_code=exit_code,
             requeue=requeue,
             state=state,
-            left_for=_left_for(state) if requeue and state.phase is Phase.EXITED else (),
+            left_for=state.current.left_for if requeue and state.phase is Phase.EXITED else (),
         )
-
-
-def _left_for(state: State) -> tuple[str, ...]:
-    return tuple(sorted(key for key, held in state.current.notices.items() if not held.withdrawn))

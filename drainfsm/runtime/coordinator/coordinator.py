@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from drainfsm.core import inputs as i
 from drainfsm.core.effects import effects_of
 from drainfsm.core.events import MissingRank, NodeExit
@@ -110,12 +112,13 @@ class Coordinator:
             self._tasks.start(watch_fence(self.attempt.publisher, self._decisions.submit))
             await self._end.wait()
             outcome = self._end.outcome(self.state)
-            done_by = self._clock.now_unix_ms() + self._end.time_left_ms(self.state)
+            now_unix_ms = self._clock.now_unix_ms()
             self._nodes.tell(
                 n.JobLeft(
                     exit_code=outcome.exit_code,
                     requeue=outcome.requeue,
-                    done_by_unix_ms=done_by,
+                    done_by_unix_ms=now_unix_ms + self._end.time_left_ms(self.state),
+                    act_by_unix_ms=now_unix_ms + self._end.acts_left_ms(self.state),
                     left_for=outcome.left_for,
                 )
             )
@@ -212,6 +215,8 @@ class Coordinator:
                 answer = n.NoticeAnswer(ask=message.ask, error="", detail=detail)
                 self._nodes.tell(answer, (node,))
                 return
+            if not notice.nodes:
+                notice = replace(notice, heard_by=node)
             given = i.ReceiveNotice(notice=notice, step_ms=self._reports.step_ms)
             self._actions.heard_by(node, notice)
         else:

@@ -73,6 +73,8 @@ def _line_of_drain(event: Event) -> str | None:
             left_s = (event.effective_deadline_unix_ms - budget.now_unix_ms) / 1_000
             identity = printable(notice.identity)
             return f"{notice.notice_class} notice {identity}: {left_s:.1f} s to the deadline"
+        case e.NoticeNoted(notice=notice):
+            return f"notice {notice.identity} is recorded, and not left for: {notice.detail}"
         case e.DrainDue(reason=reason):
             return f"the drain begins ({reason})"
         case e.DrainCancelled(reason=reason):

@@ -288,6 +288,9 @@ class JobLeft(Message, frozen=True, kw_only=True):
     held: str = ""
     """Why it must not come back by itself; see ``adapter.Departure``."""
 
+    act_by_unix_ms: int = 0
+    """Until then the adapters may try their last acts; at least until ``done_by_unix_ms``."""
+
     left_for: tuple[str, ...] = ()
     """Identities of the notices that it has left for; empty: it ended otherwise."""
 

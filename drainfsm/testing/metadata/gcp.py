@@ -27,6 +27,7 @@ class GcpMetadataServer(MetadataServer):
             "preempted": "FALSE",
             "maintenance-event": "NONE",
             "upcoming-maintenance": "NONE",
+            "machine-type": "projects/123/machineTypes/n2-standard-8",
         }
 
     @property

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from drainfsm.adapter import Adapter, AdapterContext
+from drainfsm.adapter import AdapterContext, NoticeSource
 from drainfsm.testing.metadata import (
     AlibabaMetadataServer,
     AwsMetadataServer,
@@ -180,7 +180,7 @@ STAGES: dict[str, Callable[[], Stage]] = {
 }
 
 
-def adapter_on(stage: Stage, options: dict[str, str] | None = None) -> Adapter:
+def adapter_on(stage: Stage, options: dict[str, str] | None = None) -> NoticeSource:
     """The cloud's own adapter, pointed at the stage's server."""
     context = AdapterContext(
         job_id="story",

@@ -102,6 +102,16 @@ async def late(stage: Stage) -> Came:
             return _came(sink, goes_unix_ms=goes, since=since)
 
 
+async def before_the_agent(stage: Stage) -> Came:
+    """It is there when the agent starts, and half gone."""
+    with stage.server:
+        goes = await stage.interrupt(15_000)
+        since = now_unix_ms()
+        async with watching(adapter_on(stage)) as sink:
+            await sink.until(lambda: bool(sink.notices))
+            return _came(sink, goes_unix_ms=goes, since=since)
+
+
 async def duplicate(stage: Stage) -> Came:
     with stage.server:
         async with watching(adapter_on(stage)) as sink:
@@ -175,6 +185,7 @@ Told = Callable[[], Awaitable[Came]]
 STORIES: dict[str, tuple[Callable[[Stage], Awaitable[Came]], Expected]] = {
     "normal": (normal, Expected(notices=1)),
     "late, 10 s left": (late, Expected(notices=1)),
+    "there before the agent": (before_the_agent, Expected(notices=1)),
     "duplicate": (duplicate, Expected(notices=1)),
     "endpoint dies midway": (dying_midway, Expected(notices=1, unknown=True, recovered=True)),
     "endpoint never there": (never_there, Expected(notices=0, unknown=True)),

@@ -382,7 +382,7 @@ def _payloads() -> list[Decoder]:
         ("aws-termination", lambda data: aws.termination(_reply(data)), (instant.encode(),)),
         (
             "aws-rebalance",
-            lambda data: aws.rebalance(_reply(data), lead_ms=120_000),
+            lambda data: aws.rebalance(_reply(data), lead_ms=120_000, advisory=False),
             _seeds({"noticeTime": instant}),
         ),
         ("azure", _azure, _seeds(document)),

@@ -30,6 +30,7 @@ OUT_OF_SCOPE: tuple[type[e.Fact], ...] = (
     e.CheckpointRestored,
     e.RestoreRefused,
     e.HealthyStepReached,
+    e.NoticeNoted,
     e.SourceUnknown,
     e.SourceRecovered,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from drainfsm.adapter import Adapter, AdapterContext, Departure, NoticeSink
+from drainfsm.adapter import Adapter, AdapterContext, NoticeSink
 from drainfsm.core.notice import Notice
 from drainfsm_kit.simulator.tally import Tally
 from drainfsm_kit.simulator.windows import Windows
@@ -35,12 +35,6 @@ class Platform:
                 raise OSError("the platform's API is away")
             word(sink)
 
-    async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
-        return "not asked for"
-
-    async def left(self, departure: Departure) -> str:
-        return ""
-
 
 class Cordon:
     """The adapter that cordons: slow, or failing, while a fault says so."""
@@ -49,9 +43,6 @@ class Cordon:
         self._faults = faults
         self._machine = machine
         self._tally = tally
-
-    async def watch(self, sink: NoticeSink) -> None:
-        await asyncio.Event().wait()
 
     async def cordon(self, nodes: tuple[str, ...], *, timeout_ms: int) -> str:
         if self._faults.active("failed", self._machine) is not None:
@@ -62,9 +53,6 @@ class Cordon:
             self._tally.hit("cordon_hung")
             await asyncio.sleep(3_600)
         return "cordoned"
-
-    async def left(self, departure: Departure) -> str:
-        return ""
 
 
 def loader(platform: Platform, cordon: Cordon) -> Callable[[str, AdapterContext], Adapter]:
