@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from drainfsm.core.budget import Budget, Stage, evaluate
+from drainfsm.core.exit_plan import ExitPlan, exit_plan
 from drainfsm.core.notice import Notice
 from drainfsm.core.state import Attempt, Phase, State
 from drainfsm.errors import NoticeRejectedError
@@ -123,20 +124,28 @@ def durable_by_unix_ms(state: State) -> int:
     return state.current.usable_deadline_unix_ms - budget.needed_ms
 
 
-def kill_by_unix_ms(state: State, *, now_unix_ms: int) -> int:
-    """When agents kill what has not left: half the exit margin is theirs to reap and to exit. A job
-    that has not attached saves by itself, if at all: it has until the exit margin begins."""
-    if state.attempt.world_size == 0:
-        return state.leave_by_unix_ms
-    margin = state.attempt.allowances.exit_margin_ms
-    return min(state.current.usable_deadline_unix_ms - margin // 2, now_unix_ms + margin)
+def exit_plan_of(state: State, *, asked_unix_ms: int | None = None) -> ExitPlan:
+    """Of the drain. ``asked_unix_ms``: when its ranks were asked to leave, if they were."""
+    return exit_plan(
+        usable_deadline_unix_ms=state.current.usable_deadline_unix_ms,
+        exit_margin_ms=state.attempt.allowances.exit_margin_ms,
+        asked_unix_ms=asked_unix_ms,
+    )
+
+
+def kill_by_unix_ms(state: State, *, asked_unix_ms: int) -> int:
+    """When agents kill what has not left. A job that has not attached saves by itself, if at all:
+    it has until the exit margin begins."""
+    plan = exit_plan_of(state, asked_unix_ms=asked_unix_ms)
+    attached = state.attempt.world_size > 0
+    return plan.kill_by_unix_ms if attached else plan.leave_by_unix_ms
 
 
 def wait_until_unix_ms(state: State) -> int:
     """End of the wait for what the ranks were asked: to hold, and to reach the stop step. Before
     they are asked, the last instant at which they can still be told to leave."""
     hold = state.current.hold
-    return state.leave_by_unix_ms if hold is None else hold.quiesce_by_unix_ms
+    return exit_plan_of(state).leave_by_unix_ms if hold is None else hold.quiesce_by_unix_ms
 
 
 def next_wake_unix_ms(state: State) -> int | None:
@@ -149,7 +158,7 @@ def next_wake_unix_ms(state: State) -> int | None:
         case Phase.SAVING | Phase.STAGED:
             return durable_by_unix_ms(state)
         case Phase.QUIESCED | Phase.DURABLE:
-            return state.leave_by_unix_ms
+            return exit_plan_of(state).leave_by_unix_ms
         case Phase.PUBLISHED | Phase.LEAVING:
             return state.current.usable_deadline_unix_ms
         case _:

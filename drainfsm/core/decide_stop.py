@@ -84,11 +84,7 @@ def _accept(draft: Draft, notice: Notice, *, deadline_unix_ms: int, step_ms: int
     known_skew = attempt.allowances.clock_skew_ms if drain is None else drain.clock_skew_ms
     skew = max(known_skew, notice.clock_skew_ms)
     budget = budget_of(
-        state,
-        now_unix_ms=now,
-        deadline_unix_ms=effective,
-        clock_skew_ms=skew,
-        step_ms=step_ms,
+        state, now_unix_ms=now, deadline_unix_ms=effective, clock_skew_ms=skew, step_ms=step_ms
     )
     act_at = now
     if notice.revocable:

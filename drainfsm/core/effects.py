@@ -142,5 +142,5 @@ def _own_end(exit_code: int) -> Cause:
 
 
 def _leave(state: State, *, now_unix_ms: int) -> tuple[AnyEffect, ...]:
-    kill_by = kill_by_unix_ms(state, now_unix_ms=now_unix_ms)
+    kill_by = kill_by_unix_ms(state, asked_unix_ms=now_unix_ms)
     return (RecordRequeue(cause=state.current.cause), LeaveRanks(kill_by_unix_ms=kill_by))

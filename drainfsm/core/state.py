@@ -291,11 +291,6 @@ class State(msgspec.Struct, frozen=True, gc=False):
     def drain_count(self) -> int:
         return 0 if self.drain is None else self.drain.number
 
-    @property
-    def leave_by_unix_ms(self) -> int:
-        """Latest instant to tell the ranks of the drain to leave."""
-        return self.current.usable_deadline_unix_ms - self.attempt.allowances.exit_margin_ms
-
 
 def first_state(*, job_id: str, epoch: int) -> State:
     """Before the first record."""

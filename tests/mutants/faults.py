@@ -28,6 +28,7 @@ CORE_TESTS = (
     "tests/unit/test_manifest.py",
     "tests/properties/test_notices.py",
     "tests/properties/test_budget.py",
+    "tests/properties/test_exit_plan.py",
     "tests/properties/test_drain_machine.py",
 )
 
@@ -45,6 +46,7 @@ STORE_TESTS = (
 BUDGET = "drainfsm/core/budget.py"
 QUANTILES = "drainfsm/core/quantiles.py"
 DEADLINE = "drainfsm/core/deadline.py"
+EXIT_PLAN = "drainfsm/core/exit_plan.py"
 FOLD = "drainfsm/core/fold.py"
 HANDLERS = "drainfsm/core/handlers.py"
 TABLE = "drainfsm/core/lifecycle.py"
@@ -86,11 +88,13 @@ FAULTS = (
     Fault("years ahead are accepted", DEADLINE, "if ahead_ms > AHEAD_MAX_MS:", "if False:"),
     Fault("a SOFT notice of the past is accepted", DEADLINE, "or (notice.revocable and ahead_ms <= 0)", ""),
     Fault("the skew of a notice is not kept", HANDLERS, "clock_skew_ms=_larger(drain.clock_skew_ms, notice.clock_skew_ms)", "clock_skew_ms=drain.clock_skew_ms"),
-    Fault("the wait for ranks ignores the deadline", DEADLINE, "return min(\n        budget.now_unix_ms + quiesce_ms,\n        usable - durable - commit - budget.exit_margin_ms,\n    )", "return budget.now_unix_ms + quiesce_ms"),
+    Fault("the wait for ranks ignores the deadline", DEADLINE, "return min(budget.now_unix_ms + max(quiesce_ms, estimate), last_quiesce_unix_ms(budget))", "return budget.now_unix_ms + max(quiesce_ms, estimate)"),
     Fault("a shrink does not shorten the wait", HANDLERS, "hold=_no_longer_than(latest, drain.hold)", "hold=drain.hold"),
     Fault("a scheduled drain never becomes due", DECIDER, "now >= draft.drain.act_at_unix_ms", "False"),
     Fault("a HARD notice does not wake a scheduled drain", STOP, "if draft.drain.has_hard_notice:", "if False:"),
     Fault("the drain outlives its deadline", DECIDER, "now >= draft.drain.usable_deadline_unix_ms", "now >= draft.drain.usable_deadline_unix_ms + 10_000"),
+    Fault("ranks are killed when the agents end", EXIT_PLAN, "kill_by = usable_deadline_unix_ms - exit_margin_ms // 2", "kill_by = usable_deadline_unix_ms - exit_margin_ms // 8"),
+    Fault("an early order to leave gives no time", EXIT_PLAN, "min(kill_by, asked_unix_ms + exit_margin_ms)", "min(kill_by, asked_unix_ms)"),
     # Notices
     Fault("repeats are recorded again", STOP, "if held is not None and _adds_nothing(", "if False and _adds_nothing("),
     Fault("the latest statement wins in place of the precedence", STATE, "notice=min(held.notice, notice, key=_precedence)", "notice=notice"),
@@ -108,7 +112,7 @@ FAULTS = (
     Fault("the save begins before the last node holds", STOP, "if known(draft.state.stop).waiting:\n        return", "pass"),
     Fault("the table lets ranks quiesce incomplete", TABLE, "event.step == stop.step and not stop.waiting", "event.step == stop.step"),
     Fault("ranks are waited for without end", STOP, "if now < wait_until_unix_ms(state):\n        return", "return"),
-    Fault("the rule is not evaluated after the cordon", STOP, "if draft.state.phase is Phase.NOTICED and not budget.fits:", "if False:"),
+    Fault("the rule is not evaluated after the cordon", STOP, "        return\n    if not budget.fits:\n        saving.skip(draft, saving.does_not_fit(budget), budget=budget)\n    elif", "        return\n    if"),
     # Saving
     Fault("the rule is not evaluated after quiesce", SAVE, "    if not budget.fits:\n        skip(draft, does_not_fit(budget), budget=budget)\n        return\n", ""),
     Fault("the table lets a save start that does not fit", TABLE, "return event.budget.fits", "return True"),
@@ -139,7 +143,7 @@ FAULTS = (
     Fault("guards of the table are not asked", FOLD, "if guard is None or guard(state, event):\n        return handler(state.attempt, state.drain, event, dest)\n    return", "if True:\n        return handler(state.attempt, state.drain, event, dest)\n    return"),
     Fault("guards of the table are not asked of a log", FOLD, "if guard is None or guard(after, event):", "if True:"),
     Fault("only the first row of the table counts", FOLD, "    for dest, guard, handler in rows:\n", "    for dest, guard, handler in ():\n"),
-    Fault("a new drain inherits the cordon of the last", HANDLERS, "            act_at_unix_ms=event.act_at_unix_ms,\n        )\n    return", "            act_at_unix_ms=event.act_at_unix_ms,\n            cordon=drain and drain.cordon,\n        )\n    return"),
+    Fault("a new drain inherits the cordon of the last", HANDLERS, "            step_ms=event.step_ms,\n        )\n    return", "            step_ms=event.step_ms,\n            cordon=drain and drain.cordon,\n        )\n    return"),
     Fault("a new drain inherits the deadline of the last", HANDLERS, "            deadline_unix_ms=deadline,\n            clock_skew_ms", "            deadline_unix_ms=drain.deadline_unix_ms if drain else deadline,\n            clock_skew_ms"),
     Fault("samples are not remembered", HANDLERS, "samples = (*attempt.samples[-(SAMPLES_MAX - 1) :], event.sample)", "samples = attempt.samples"),
     # Effects

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from drainfsm.adapter import Departure
 from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.core.exit_plan import closing_ms, kill_to_give_up_ms
 from drainfsm.core.notice import Notice
 from drainfsm.errors import CoordinatorLostError, StartRefusedError, StoreUnreachableError
 from drainfsm.runtime.agent.adapters import RunningAdapters
@@ -131,13 +132,14 @@ class Agent:
         """Nothing has run, but the platform is to start it again all the same."""
         timeout_ms = START_AGAIN_MS
         if self._notices.overdue:
-            timeout_ms = min(timeout_ms, self._config.allowances.exit_margin_ms // 4)
+            left_ms = kill_to_give_up_ms(self._config.allowances.exit_margin_ms)
+            timeout_ms = min(timeout_ms, left_ms)
         await self._check().left(Departure(requeue=True, timeout_ms=timeout_ms))
 
     def _close_ms(self) -> int:
         """Until the time to be done, and a share of the exit margin in any case."""
         left_ms = self._done_by_unix_ms - self._clock.now_unix_ms()
-        return max(left_ms, self._config.allowances.exit_margin_ms // 16)
+        return max(left_ms, closing_ms(self._config.allowances.exit_margin_ms))
 
     async def _join(self) -> CoordinatorLink:
         self._config = config = await with_token(self._config)

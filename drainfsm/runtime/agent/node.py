@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.events import NodeExit
+from drainfsm.core.exit_plan import closing_ms, kill_to_exit_ms
 from drainfsm.runtime import paths
 from drainfsm.runtime.agent.adapters import RunningAdapters
 from drainfsm.runtime.agent.clock_offset import Offset
@@ -134,8 +135,8 @@ class Node:
     async def end(self) -> None:
         """No process of the job outlives its agent."""
         self._limits.close()
-        margin_s = self._config.allowances.exit_margin_ms / 1_000
-        await self.job.kill(timeout_s=min(END_S, margin_s / 16))
+        timeout_s = closing_ms(self._config.allowances.exit_margin_ms) / 1_000
+        await self.job.kill(timeout_s=min(END_S, timeout_s))
 
     def lose(self, reason: str) -> None:
         """The attempt is lost: kill the ranks and leave, to be started again."""
@@ -263,7 +264,8 @@ class Node:
         """At most the same share of the exit margin as the coordinator's backstop leaves."""
         exit_by = kill_by_unix_ms
         if exit_by is not None:
-            exit_by += min(self._config.allowances.exit_margin_ms * 3 // 8, OWN_EXIT_MS_MAX)
+            left_ms = kill_to_exit_ms(self._config.allowances.exit_margin_ms)
+            exit_by += min(left_ms, OWN_EXIT_MS_MAX)
         self._limits.set_own(kill_by_unix_ms, exit_by)
 
     # --- orders ---------------------------------------------------------------------------------

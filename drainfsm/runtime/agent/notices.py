@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from drainfsm.core.exit_plan import exit_plan
 from drainfsm.core.notice import SIGNAL_SOURCE, Notice
 from drainfsm.runtime.agent.clock_offset import Offset
 from drainfsm.runtime.clock import Clock
@@ -152,8 +153,12 @@ class Notices:
         if deadline is None:
             deadline = notice.received_unix_ms + round(self._config.grace_s * 1_000)
         skew_ms = max(allowances.clock_skew_ms, notice.clock_skew_ms)
-        kill_by = deadline - skew_ms - allowances.exit_margin_ms // 2
-        self._limits[ask] = max(kill_by, self._clock.now_unix_ms() + OWN_DECISION_MS_MIN)
+        plan = exit_plan(
+            usable_deadline_unix_ms=deadline - skew_ms, exit_margin_ms=allowances.exit_margin_ms
+        )
+        self._limits[ask] = max(
+            plan.kill_by_unix_ms, self._clock.now_unix_ms() + OWN_DECISION_MS_MIN
+        )
         self._tell_limit()
 
     def _limit(self) -> int | None:

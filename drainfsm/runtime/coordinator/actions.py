@@ -9,6 +9,7 @@ from functools import partial
 
 from drainfsm.core import effects as fx
 from drainfsm.core import inputs as i
+from drainfsm.core.deadline import exit_plan_of
 from drainfsm.core.notice import Cause, Notice
 from drainfsm.core.orders import SaveOrder
 from drainfsm.core.requeue import RequeueRecord
@@ -148,10 +149,9 @@ class Actions:
     def _tell_backstop(self, state: State) -> None:
         """The agents keep the deadline even if they never hear from here again."""
         if state.phase.active:
-            usable = state.current.usable_deadline_unix_ms
-            margin = state.attempt.allowances.exit_margin_ms
+            plan = exit_plan_of(state)
             backstop = n.SetBackstop(
-                kill_by_unix_ms=usable - margin // 2, exit_by_unix_ms=usable - margin // 8
+                kill_by_unix_ms=plan.kill_by_unix_ms, exit_by_unix_ms=plan.exit_by_unix_ms
             )
         elif state.phase is Phase.CANCELLED:
             backstop = n.SetBackstop(kill_by_unix_ms=None, exit_by_unix_ms=None)
@@ -216,12 +216,14 @@ class Actions:
 
     # --- holding and leaving --------------------------------------------------------------------
 
-    def _hold(self, answer_by_unix_ms: int, drain_id: str) -> None:
+    def _hold(self, answer_by_unix_ms: int, drain_id: str) -> int:
+        """Returns when that was, on the loop's clock."""
         self._reports.begin_hold()
         self._all_held.clear()
-        self._held_at_ms = loop_ms()
+        self._held_at_ms = held_at_ms = loop_ms()
         self._held_drain = drain_id
         self._nodes.tell(n.HoldNode(answer_by_unix_ms=answer_by_unix_ms, drain_id=drain_id))
+        return held_at_ms
 
     def held(self, node: int, message: n.NodeHeld) -> None:
         if message.drain_id != self._held_drain:
@@ -254,9 +256,10 @@ class Actions:
 
     async def _common_step(self, kill_by_unix_ms: int, drain_id: str) -> int | None:
         """Where no stop step was agreed: the ranks leave together all the same, if they can."""
-        if self._held_at_ms is None:
-            self._hold(kill_by_unix_ms, drain_id)
-        waited_s = (loop_ms() - (self._held_at_ms or 0)) / 1_000
+        held_at_ms = self._held_at_ms
+        if held_at_ms is None:
+            held_at_ms = self._hold(kill_by_unix_ms, drain_id)
+        waited_s = (loop_ms() - held_at_ms) / 1_000
         wait_s = min(POSITIONS_S - waited_s, self._clock.seconds_until(kill_by_unix_ms) / 4)
         try:
             async with asyncio.timeout(max(0.0, wait_s)):

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from drainfsm.core.deadline import exit_plan_of
 from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.core.exit_plan import kill_to_give_up_ms
 from drainfsm.core.inputs import AnyInput, ReportExited
 from drainfsm.core.state import Phase, State
 from drainfsm.runtime.clock import Clock
@@ -60,7 +62,8 @@ class AttemptEnd:
     def told_to_leave(self, state: State, *, kill_by_unix_ms: int) -> None:
         """Agents kill what is left at that time; soon after it nobody is waited for any more."""
         self._told_to_leave = True
-        limit = kill_by_unix_ms + state.attempt.allowances.exit_margin_ms // 4
+        margin_ms = state.attempt.allowances.exit_margin_ms
+        limit = kill_by_unix_ms + kill_to_give_up_ms(margin_ms)
         asyncio.get_running_loop().call_later(self._clock.seconds_until(limit), self._give_up)
 
     def _give_up(self) -> None:
@@ -99,8 +102,8 @@ class AttemptEnd:
         """For the adapters' last acts, which may have to wait for their platform."""
         if state.phase is not Phase.EXITED:
             return FAREWELL_MS
-        limit = state.current.usable_deadline_unix_ms - state.attempt.allowances.exit_margin_ms // 8
-        return max(0, min(ACTS_MS_MAX, limit - self._clock.now_unix_ms()))
+        left_ms = exit_plan_of(state).exit_by_unix_ms - self._clock.now_unix_ms()
+        return max(0, min(ACTS_MS_MAX, left_ms))
 
     def outcome(self, state: State) -> AttemptOutcome:
         if state.attempt.fenced_by is not None:

@@ -197,10 +197,8 @@ class Coordinator:
                 self._actions.saves.on_node(node, message)
             case n.NodeNotice() | n.NodeWithdrawal():
                 self._tasks.start(self._on_notice(node, message))
-            case n.NodeSource(source=source, since_unix_ms=since, detail=detail):
-                self._submit(
-                    i.ReportSource(source=source, node=node, since_unix_ms=since, detail=detail)
-                )
+            case n.NodeSource():
+                self._submit(_source_of(node, message))
 
     def _submit(self, given: i.AnyInput | None) -> None:
         if given is not None:
@@ -267,6 +265,15 @@ class Coordinator:
             return f"the job is {state.phase}: nothing follows from the notice"
         left_s = (drain.deadline_unix_ms - self._clock.now_unix_ms()) / 1_000
         return f"drain {drain.drain_id} is {state.phase}, {left_s:.1f} s to its deadline"
+
+
+def _source_of(node: int, message: n.NodeSource) -> i.ReportSource:
+    return i.ReportSource(
+        source=message.source,
+        node=node,
+        since_unix_ms=message.since_unix_ms,
+        detail=message.detail,
+    )
 
 
 def _unknown(given: i.AnyInput, state: State) -> str:

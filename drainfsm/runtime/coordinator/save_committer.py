@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Sample
+from drainfsm.core.deadline import exit_plan_of
 from drainfsm.core.state import State
 from drainfsm.errors import DrainfsmError, FencedError
 from drainfsm.runtime.clock import Clock, loop_ms
@@ -157,8 +158,9 @@ class SaveCommitter:
         self, what: str, state: State, generation_id: str, work: Callable[[], T]
     ) -> T | None:
         """The answer, if it comes before the ranks must leave; else the failure is reported."""
+        leave_by = exit_plan_of(state).leave_by_unix_ms
         try:
-            async with asyncio.timeout(self._clock.seconds_until(state.leave_by_unix_ms)):
+            async with asyncio.timeout(self._clock.seconds_until(leave_by)):
                 return await in_thread(what, work)
         except TimeoutError:
             reason = f"{what}: the store did not answer in time"

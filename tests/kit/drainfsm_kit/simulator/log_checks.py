@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 
 from drainfsm.core import events as e
+from drainfsm.core.exit_plan import exit_plan
 from drainfsm.core.fold import Fold
 from drainfsm.core.records import Record
 from drainfsm.core.rules import broken_rules, drains_of
@@ -123,7 +124,9 @@ def outcomes(records: Sequence[Record], *, epoch: int) -> Iterator[str]:
         for event in record.events:
             match event:
                 case e.AttemptStarted(allowances=given):
-                    leave_ms = given.exit_margin_ms // 2 - 2 * given.clock_skew_ms
+                    plan = exit_plan(usable_deadline_unix_ms=0, exit_margin_ms=given.exit_margin_ms)
+                    leave_ms = plan.kill_by_unix_ms - plan.leave_by_unix_ms
+                    leave_ms -= 2 * given.clock_skew_ms
                     margin_left = leave_ms >= LEAVE_MS_MIN
                 case e.NoticeReceived(budget=budget):
                     enough = budget.remaining_ms > budget.exit_margin_ms
