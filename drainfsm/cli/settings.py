@@ -225,11 +225,14 @@ def _read_environment(
 ) -> None:
     """An empty variable counts as not set, as everywhere in a shell."""
     by_variable = {option.variable: option for option in OPTIONS}
+    links = _service_links(environment)
     for variable in sorted(environment):
         value = environment[variable]
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
             continue
         option = by_variable.get(variable)
+        if option is None and variable.startswith(links):
+            continue
         if option is not None:
             if value:
                 given[option.key] = Given(value, variable)
@@ -239,6 +242,14 @@ def _read_environment(
         else:
             hint = nearest(variable, [*by_variable, CONFIG_VARIABLE])
             raise ConfigError(f"environment variable {variable} is not known{hint}")
+
+
+def _service_links(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """How the variables begin that Kubernetes puts into every pod of a namespace for a Service
+    whose name begins with ``drainfsm``: nobody wrote them, so none is a typo."""
+    end = "_SERVICE_HOST"
+    services = [name.removesuffix(end) for name in environment if name.endswith(end)]
+    return tuple(f"{name}_{part}" for name in services for part in ("SERVICE_", "PORT"))
 
 
 def _adapter_variable(variable: str) -> tuple[str, str]:

@@ -49,6 +49,14 @@ class Cause(Word):
     NODE_REBOOT = "node_reboot"
     NODE_DRAIN = "node_drain"
     RESERVATION_END = "reservation_end"
+    EVICTION = "eviction"
+    POD_DELETED = "pod_deleted"
+    NODE_TAINT = "node_taint"
+    DEVICE_TAINT = "device_taint"
+    NODE_SHUTDOWN = "node_shutdown"
+    NODE_LOST = "node_lost"
+    """The platform has given the node up, or its object is gone."""
+
     JOB_TIMEOUT = "job_timeout"
     """The job's own limit on an attempt."""
 

@@ -174,6 +174,21 @@ def test_a_mistake_in_the_file_is_named(load: Load, toml: str, names: list[str])
 _NAMED = ("--job", "j", "--store", "s")
 
 
+def test_the_service_links_of_kubernetes_are_nobodys_typo(load: Load) -> None:
+    links = {
+        "DRAINFSM_SERVICE_HOST": "10.0.0.1",
+        "DRAINFSM_PORT": "tcp://10.0.0.1:4222",
+        "DRAINFSM_NATS_SERVICE_HOST": "10.0.0.1",
+        "DRAINFSM_NATS_SERVICE_PORT_CLIENT": "4222",
+        "DRAINFSM_NATS_PORT_4222_TCP_ADDR": "10.0.0.1",
+    }
+    settings = load("", {**links, "DRAINFSM_NATS": "nats://a"}, *_NAMED)
+    assert settings.run_config(COMMAND).nats == "nats://a"
+    del links["DRAINFSM_SERVICE_HOST"]
+    with pytest.raises(ConfigError, match="DRAINFSM_PORT is not known"):
+        load("", links, *_NAMED)
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "names"),
     [

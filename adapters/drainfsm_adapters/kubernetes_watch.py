@@ -1,0 +1,188 @@
+"""Follows one object of the API server for as long as the agent lives, whatever happens to watches.
+
+A watch ends all the time: by its own time limit, by a proxy, by a server that restarts, by a
+history that is compacted (410), or without a word. Where nothing was missed it goes on from the
+last version; otherwise the object is listed again, and what changed meanwhile is seen then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from drainfsm.core.foreign import read_json
+from drainfsm_adapters.health import Health
+from drainfsm_adapters.kubernetes_client import Api, RefusedError
+from drainfsm_adapters.kubernetes_objects import dig, text
+from drainfsm_adapters.metadata import NoAnswerError
+
+PAUSE_S_MIN, PAUSE_S_MAX = 0.2, 5.0
+"""Before the next try; doubles, with jitter. A notice may leave only 15 seconds."""
+
+RETRY_AFTER_S_MAX = 10.0
+SHORT_S = 1.0
+"""A watch that ends sooner is not followed by the next one at once."""
+
+GONE = 410
+"""The version is older than the server's history."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """One object."""
+
+    path: str
+    """Of the collection."""
+
+    name: str
+    field: str = "metadata.name"
+    """What the server is asked to filter by."""
+
+    what: str
+    """For messages: ``pod train/llm-0-abcde``."""
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str
+    object: dict[str, Any]
+
+
+class _List(msgspec.Struct, frozen=True):
+    metadata: dict[str, Any]
+    items: list[dict[str, Any]] | None = None
+
+
+class Watch:
+    """``seen`` is told of every version of the object, ``gone`` of its end. Neither may block."""
+
+    def __init__(
+        self,
+        api: Api,
+        target: Target,
+        *,
+        seen: Callable[[dict[str, Any]], None],
+        gone: Callable[[dict[str, Any] | None], None],
+        health: Health,
+        watch_s: float,
+    ) -> None:
+        self._api = api
+        self._target = target
+        self._seen = seen
+        self._gone = gone
+        self._health = health
+        self._watch_s = watch_s
+        self._there = False
+        """It was seen, and not yet gone."""
+
+        self._known = False
+        """It was seen, ever."""
+
+        self._told_unix_ms = api.now_unix_ms()
+
+    async def follow(self) -> None:
+        """Until cancelled."""
+        pause_s = PAUSE_S_MIN
+        version = ""
+        while True:
+            asked_s = 0.0
+            try:
+                version = version or await self._list()
+                version = await self._watch(version)
+                pause_s = PAUSE_S_MIN
+                continue
+            except RefusedError as error:
+                asked_s = min(error.retry_after_s, RETRY_AFTER_S_MAX)
+                if error.status != GONE or not version:
+                    self._silent(str(error))
+            except NoAnswerError as error:
+                self._silent(str(error))
+            except Exception as error:  # a fault of ours in reading must not end the watch
+                self._silent(f"fault in the adapter: {error!r}")
+            version = ""
+            await asyncio.sleep(asked_s + pause_s * (0.5 + random.random() / 2))
+            pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    async def _list(self) -> str:
+        query = {"fieldSelector": f"{self._target.field}={self._target.name}"}
+        reply = await self._api.request("GET", self._target.path, query=query)
+        found = reply.json(_List)
+        own = [item for item in found.items or [] if self._is_own(item)]
+        if own:
+            self._there = self._known = True
+            self._seen(own[0])
+        elif self._there:
+            self._end(None)
+        elif not self._known:
+            raise NoAnswerError(f"there is no {self._target.what} in this cluster")
+        return _version(found.metadata)
+
+    async def _watch(self, version: str) -> str:
+        """The version to go on from after a clean end."""
+        limit_s = max(1, round(self._watch_s * (0.8 + 0.2 * random.random())))
+        query = {
+            "fieldSelector": f"{self._target.field}={self._target.name}",
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(limit_s),
+        }
+        began = asyncio.get_running_loop().time()
+        silence_s = limit_s + PAUSE_S_MAX
+        async with self._api.stream(self._target.path, query=query, silence_s=silence_s) as lines:
+            self._told()
+            async for line in lines:
+                version = self._on_event(line) or version
+                self._told()
+        if asyncio.get_running_loop().time() - began < SHORT_S:
+            await asyncio.sleep(SHORT_S * (0.5 + random.random()))
+        self._told()
+        return version
+
+    def _on_event(self, line: bytes) -> str:
+        event = read_json(line, _Event, _garbage)
+        if event.type == "ERROR":
+            code = dig(event.object, "code")
+            raise RefusedError(
+                text(event.object, "message")[:400] or "the watch failed",
+                status=code if isinstance(code, int) else 0,
+                reason=text(event.object, "reason"),
+            )
+        if event.type in ("ADDED", "MODIFIED") and self._is_own(event.object):
+            self._there = self._known = True
+            self._seen(event.object)
+        elif event.type == "DELETED" and self._is_own(event.object):
+            self._known = True
+            self._end(event.object)
+        return _version(dig(event.object, "metadata"))
+
+    def _end(self, last: dict[str, Any] | None) -> None:
+        self._there = False
+        self._gone(last)
+
+    def _is_own(self, item: dict[str, Any]) -> bool:
+        """Whatever the server makes of the filter."""
+        return self._target.field != "metadata.name" or (
+            text(item, "metadata", "name") == self._target.name
+        )
+
+    def _told(self) -> None:
+        self._told_unix_ms = self._api.now_unix_ms()
+        self._health.told()
+
+    def _silent(self, detail: str) -> None:
+        self._health.silent(
+            detail=f"{self._target.what}: {detail}",
+            since_unix_ms=self._told_unix_ms,
+            now_unix_ms=self._api.now_unix_ms(),
+        )
+
+
+def _garbage(reason: str) -> NoAnswerError:
+    return NoAnswerError(f"garbage in a watch: {reason}"[:200])
+
+
+def _version(metadata: object) -> str:
+    return text(metadata, "resourceVersion")
