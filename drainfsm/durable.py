@@ -30,12 +30,12 @@ def make_directory(path: Path) -> None:
             sync_directory(directory.parent)
 
 
-def write_synced(path: Path, data: bytes) -> None:
+def write_synced(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Create the file, which must not exist, with its content durable. Its name is not yet.
 
     A failure (disk full) leaves no file.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             view = memoryview(data)
@@ -57,16 +57,25 @@ class Directories:
         self._durable: set[Path] = set()
 
     def ensure(self, path: Path) -> None:
-        """The directory and everything above it exist, and survive a power loss."""
+        """The directory and everything above it below the root exist, and survive a power loss.
+        FileNotFoundError: the root does not exist: it is made by ``create_root`` alone."""
         if path in self._durable and path.is_dir():
             return
         if path == self._root:
-            path.mkdir(parents=True, exist_ok=True)
+            os.stat(path)
         else:
             self.ensure(path.parent)
             path.mkdir(exist_ok=True)
         sync_directory(path.parent)
         self._durable.add(path)
+
+    def create_root(self, *, parents: bool) -> None:
+        """The root exists. FileNotFoundError: what is above it does not, nor is to be made."""
+        if not parents and not self._root.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._root.parent))
+        if not self._root.is_dir():
+            make_directory(self._root)
+            self._durable.add(self._root)
 
     def create(self, path: Path) -> None:
         """The directory is new: FileExistsError where it is not."""

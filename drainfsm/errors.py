@@ -22,6 +22,7 @@ DrainfsmError
 ├── CheckpointError
 │   ├── ManifestMismatchError a generation is not what its manifest or record says
 │   │   └── FormatUnknownError it was written by a newer drainfsm
+│   ├── NotRestoredError      a step was done that the checkpoint holds already
 │   ├── RestoreRefusedError   the recorded generation cannot be restored here
 │   │   └── GenerationPrunedError it was committed, and the retention policy let it go
 │   └── SaveFailedError       a rank could not write its part of a generation
@@ -153,6 +154,10 @@ class ManifestMismatchError(CheckpointError):
 
 class FormatUnknownError(ManifestMismatchError):
     """Manifest, slot or record of a format version that is not known here: update drainfsm."""
+
+
+class NotRestoredError(CheckpointError):
+    """There is a checkpoint, and the training loop does not go on behind it."""
 
 
 class RestoreRefusedError(CheckpointError):

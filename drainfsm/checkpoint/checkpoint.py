@@ -12,6 +12,7 @@ from drainfsm.checkpoint.exchange import Exchange
 from drainfsm.checkpoint.gate import refusals_reported
 from drainfsm.checkpoint.parts import Parts
 from drainfsm.checkpoint.port import RankPort
+from drainfsm.checkpoint.progress import Progress
 from drainfsm.checkpoint.restoring import restore
 from drainfsm.checkpoint.saving import RankSave
 from drainfsm.checkpoint.staging import Staging
@@ -55,7 +56,7 @@ class Checkpoint:
         self._active = bool(port.store_url)
         self._save: RankSave | None = None
         self._compared = False
-        self._last_step = -1
+        self._progress = Progress(port)
         if not self._active:
             return
         new_hasher(port.settings.checksum)  # a wrong name is found here, not in a drain
@@ -68,6 +69,7 @@ class Checkpoint:
         port.declare_size(self._parts.share_bytes(port.world_size))
         port.on_save(self._drain)
         port.on_quiesced(self._wait_for_save)
+        port.on_close(self._finish)
 
     def restore(self) -> int:
         """The first step to train: after the one that the requeue record names, with everything
@@ -82,7 +84,7 @@ class Checkpoint:
             return 0
         with refusals_reported(self._port, target):
             step = restore(self._port, self._store, self._exchange, self._parts, target)
-        self._last_step = step
+        self._progress.restored(step)
         self._port.declare_size(self._parts.share_bytes(self._port.world_size))
         return step + 1
 
@@ -90,9 +92,13 @@ class Checkpoint:
         """Call after every completed optimizer step, on every rank. True: leave the loop now.
 
         A drain is saved in here, and so is a periodic checkpoint that is due.
+
+        Raises:
+            NotRestoredError: the step is in what there is to restore.
         """
-        self._last_step = step
+        self._progress.done(step)
         if self._port.step_done(step):
+            self._progress.leaves()
             return True
         if self._active:
             must_agree = self._cadence.passed(step)
@@ -108,22 +114,33 @@ class Checkpoint:
         """Wait for a save that is still being written."""
         self._wait_for_save()
 
+    def _finish(self) -> None:
+        """The loop ended by itself: its last step is saved like any other."""
+        step = self._progress.to_save_at_the_end()
+        if step is not None:
+            self._start(step, asynchronous=False)
+
     def _periodic(self, step: int) -> None:
+        self._agree(step)
+        self._start(step, asynchronous=self._port.settings.asynchronous)
+
+    def _start(self, step: int, *, asynchronous: bool) -> None:
         """Start the save that is due at this step. Never raises: a failed save is reported."""
         port = self._port
         generation = periodic_id(epoch=port.epoch, step=step, restart=port.restart)
-        self._agree(step)
+        self._progress.saved(step)
         port.report_save_began(generation, step)
-        save = self._begin(generation, step, copy=port.settings.asynchronous)
-        if save is not None and port.settings.asynchronous:
+        save = self._begin(generation, step, copy=asynchronous)
+        if save is not None and asynchronous:
             save.wait_staged()
         elif save is not None:
             save.wait_done()
 
     def _drain(self, order: SaveOrder) -> None:
         """The save of a drain: held at the stop step, so the state is not copied for it."""
-        if order.step != self._last_step:
-            reason = f"rank {self._port.rank} is at step {self._last_step}, not {order.step}"
+        last_step = self._progress.last_step
+        if order.step != last_step:
+            reason = f"rank {self._port.rank} is at step {last_step}, not {order.step}"
             self._port.report_save_failed(order.generation_id, reason)
             return
         save = self._begin(order.generation_id, order.step, copy=False)

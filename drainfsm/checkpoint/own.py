@@ -27,6 +27,7 @@ from drainfsm.checkpoint.own_files import (
     rank_directory,
 )
 from drainfsm.checkpoint.port import RankPort
+from drainfsm.checkpoint.progress import Progress
 from drainfsm.core.manifest import DCP_SAVER, Entry, Manifest
 from drainfsm.core.orders import RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
@@ -86,7 +87,7 @@ class OwnCheckpoint:
         self._shared = shared
         self._saver = f"{saver} (shared)" if shared else saver
         self._active = bool(port.store_url)
-        self._last_step = -1
+        self._progress = Progress(port)
         self._commit: _Commit | None = None
         if saver in ("", DCP_SAVER):
             raise ConfigError(f"saver {saver!r}: give the format that save() writes another name")
@@ -106,6 +107,7 @@ class OwnCheckpoint:
             port.declare_size(save_bytes)
         port.on_save(self._drain)
         port.on_quiesced(self._wait)
+        port.on_close(self._finish)
 
     def restore(self) -> int:
         """The first step to train: after the one that the requeue record names; 0 on a fresh job.
@@ -133,7 +135,7 @@ class OwnCheckpoint:
             raise RestoreRefusedError(
                 f"load() of {target.generation_id} failed: {_reason(error)}"
             ) from error
-        self._last_step = target.step
+        self._progress.restored(target.step)
         self._port.report_restored(
             generation_id=target.generation_id,
             manifest_digest=target.manifest_digest,
@@ -147,14 +149,19 @@ class OwnCheckpoint:
         return target.step + 1
 
     def step_done(self, step: int) -> bool:
-        """Call after every completed optimizer step, on every rank. True: leave the loop now."""
-        self._last_step = step
+        """Call after every completed optimizer step, on every rank. True: leave the loop now.
+
+        Raises:
+            NotRestoredError: the step is in what there is to restore.
+        """
+        self._progress.done(step)
         if self._port.step_done(step):
+            self._progress.leaves()
             return True
         every = self._port.settings.every_steps
         if self._active and every and (step + 1) % every == 0:
             with self._port.between_steps():
-                self._periodic(step)
+                self._periodic(step, asynchronous=self._port.settings.asynchronous)
         return False
 
     def close(self) -> None:
@@ -196,18 +203,26 @@ class OwnCheckpoint:
         own = f"{rank_directory(self._port.rank)}/"
         return [entry for entry in manifest.entries if entry.name.startswith(own)]
 
-    def _periodic(self, step: int) -> None:
+    def _finish(self) -> None:
+        """The loop ended by itself: its last step is saved like any other."""
+        step = self._progress.to_save_at_the_end()
+        if step is not None:
+            self._periodic(step, asynchronous=False)
+
+    def _periodic(self, step: int, *, asynchronous: bool) -> None:
         """Never raises: a failed save is reported, and training goes on."""
+        self._progress.saved(step)
         generation = periodic_id(epoch=self._port.epoch, step=step, restart=self._port.restart)
         self._wait()
         self._port.report_save_began(generation, step)
         self._begin(generation, step)
-        if not self._port.settings.asynchronous:
+        if not asynchronous:
             self._wait()
 
     def _drain(self, order: SaveOrder) -> None:
-        if order.step != self._last_step:
-            reason = f"rank {self._port.rank} is at step {self._last_step}, not {order.step}"
+        last_step = self._progress.last_step
+        if order.step != last_step:
+            reason = f"rank {self._port.rank} is at step {last_step}, not {order.step}"
             self._port.report_save_failed(order.generation_id, reason)
             return
         self._begin(order.generation_id, order.step)

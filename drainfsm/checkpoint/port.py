@@ -40,6 +40,13 @@ class RankPort(Protocol):
     def on_quiesced(self, handler: Callable[[], None]) -> None:
         """Called on the main thread at the stop step, before it is reported."""
 
+    def on_close(self, handler: Callable[[], None]) -> None:
+        """Called on the main thread when the session is closed, while it can still report."""
+
+    @property
+    def draining(self) -> bool:
+        """A drain is on."""
+
     def declare_size(self, save_bytes: int) -> None:
         """How much this rank will write in a save; the sum over ranks is the checkpoint's size."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from drainfsm.errors import ConfigError
 
@@ -27,7 +27,8 @@ class Option(NamedTuple):
 
     field: str = ""
     shape: str = "value"
-    """``value``, ``list`` (``a,b``; the flag may be repeated) or ``mapping`` (``dp=4,tp=2``)."""
+    """``value``, ``switch`` (the flag alone means true), ``list`` (``a,b``; the flag may be
+    repeated) or ``mapping`` (``dp=4,tp=2``)."""
 
     @property
     def flag(self) -> str:
@@ -45,6 +46,12 @@ class Option(NamedTuple):
 RUN_OPTIONS: tuple[Option, ...] = (
     Option("job", "NAME", "name of the job; outlives restarts"),
     Option("store", "URL_OR_PATH", "checkpoint store: a directory, s3://, gs:// or az://"),
+    Option(
+        "create_store",
+        "BOOL",
+        "make the store with everything above it; without, its parent must exist",
+        shape="switch",
+    ),
     Option("nats", "URL", "NATS server for the event log; none: an embedded one"),
     Option("nnodes", "N", "number of agents that form the job"),
     Option("node_rank", "R", "number of this agent, from 0"),
@@ -109,8 +116,10 @@ CHECKPOINT: tuple[Option, ...] = tuple(
         ("checksum", "ALGORITHM", "of every file while it is written: xxh3_128, sha256", "value"),
         ("verify", "WHAT", "what a restore checks: sizes, checksums", "value"),
         ("on_refused", "WHAT", "if the checkpoint is damaged: fail, fallback to an older", "value"),
-        ("reshard", "BOOL", "restore what another number of ranks has saved", "value"),
-        ("asynchronous", "BOOL", "training goes on while a periodic save is written", "value"),
+        ("reshard", "BOOL", "restore what another number of ranks has saved", "switch"),
+        ("asynchronous", "BOOL", "training goes on while a periodic save is written", "switch"),
+        ("final", "BOOL", "save the last step of a loop that ended by itself", "switch"),
+        ("rewind", "BOOL", "the job may train on from before its checkpoint", "switch"),
         ("layout", "KEY=N,…", "parallel layout, e.g. dp=4,tp=2", "mapping"),
         ("digests", "KEY=TEXT,…", "identity of container, dataset and config", "mapping"),
     )
@@ -178,9 +187,11 @@ def add_options(
             groups[title] = parser.add_argument_group(title)
         default = (defaults or {}).get(option.key)
         shown = f" (default: {default})" if default not in (None, "") else ""
+        alone: dict[str, Any] = {"nargs": "?", "const": "true"} if option.shape == "switch" else {}
         groups[title].add_argument(
             option.flag,
             metavar=option.metavar,
             help=(option.help + shown).replace("%", "%%"),
             action="append" if option.shape == "list" else "store",
+            **alone,
         )

@@ -135,7 +135,9 @@ def encode_object(value: msgspec.Struct) -> bytes:
     return msgspec.json.format(_encoder.encode(value), indent=1) + b"\n"
 
 
-def decode_object(data: bytes, type_: type[T], *, what: str) -> T:
+def decode_object(
+    data: bytes, type_: type[T], *, what: str, newest_version: int = FORMAT_VERSION
+) -> T:
     """A stored object.
 
     Raises:
@@ -147,10 +149,10 @@ def decode_object(data: bytes, type_: type[T], *, what: str) -> T:
         return ManifestMismatchError(f"{what} is garbled: {reason}")
 
     version = read_json(data, _Version, garbled).format_version
-    if version > FORMAT_VERSION:
+    if version > newest_version:
         raise FormatUnknownError(
             f"{what} has format version {version}; this drainfsm reads up to "
-            f"{FORMAT_VERSION}: update it"
+            f"{newest_version}: update it"
         )
     return read_json(data, type_, garbled)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import UNSET
+
 from drainfsm.core import decide_save as saving
 from drainfsm.core import decide_stop as stopping
 from drainfsm.core import events as e
@@ -51,6 +53,7 @@ def _start_attempt(draft: Draft, given: i.StartAttempt) -> None:
             allowances=given.allowances,
             grace_ms=given.grace_ms,
             store=given.store,
+            store_id=given.store_id or UNSET,
             claim_slot=given.claim_slot,
             restore=given.restore,
             samples=given.samples,

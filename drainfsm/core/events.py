@@ -11,6 +11,7 @@ import re
 from typing import TypeAlias, final, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from drainfsm.core.budget import Allowances, Budget, Sample
 from drainfsm.core.notice import Notice
@@ -300,6 +301,9 @@ class AttemptStarted(Fact, frozen=True, kw_only=True):
 
     samples: tuple[Sample, ...] = ()
     """Evidence from earlier attempts, newest last."""
+
+    store_id: str | UnsetType = UNSET
+    """Identity of the store; unset: it was claimed before stores had one."""
 
 
 class WorldFormed(Fact, frozen=True, kw_only=True, omit_defaults=True):

@@ -29,6 +29,7 @@ class StartAttempt(Input, frozen=True, kw_only=True):
     allowances: Allowances
     grace_ms: int
     store: str
+    store_id: str = ""
     claim_slot: int
     restore: RequeueRecord | None
     samples: tuple[Sample, ...] = ()

@@ -15,6 +15,9 @@ from drainfsm.errors import ManifestMismatchError
 FORMAT_VERSION = 1
 """Version of manifest, claim, commit and requeue records. Readers refuse a higher one."""
 
+SLOT_FORMAT_VERSION = 2
+"""Of claims and commits that are linked to the slot before them. Those of version 1 are not."""
+
 DCP_SAVER = "torch.distributed.checkpoint"
 """Who wrote the files, where the job does not write them itself."""
 
@@ -58,6 +61,26 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(entry.size_bytes for entry in self.entries)
 
 
+class SlotLink(msgspec.Struct, frozen=True, kw_only=True):
+    """What ties a slot to its place: whoever reads it sees whether it, or the one before, is the
+    one that was written."""
+
+    slot: int
+    """Its place in the commit log, from 1."""
+
+    before: str
+    """``sha256:<hex>`` of the slot before, as stored; empty: there is none."""
+
+    newest_commit: int
+    """Place of the newest commit before it; 0: there is none."""
+
+    store_id: str
+    """Identity of the store."""
+
+    seal: str = ""
+    """SHA-256, in hex, of the slot as stored, with nothing in this place."""
+
+
 class Claim(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="claim"):
     """A slot by which a new attempt takes the job: from here on older epochs are fenced."""
 
@@ -68,6 +91,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="cl
     """Unique to the process that claimed; settles an ambiguous answer of the store."""
 
     claimed_unix_ms: int
+    link: SlotLink | None = None
+    """None: of format version 1, or not stored yet."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="commit"):
@@ -86,6 +111,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="c
     total_bytes: int
     file_count: int
     committed_unix_ms: int
+    link: SlotLink | None = None
+    """None: of format version 1, or not stored yet."""
 
 
 Slot = Claim | Commit

@@ -33,6 +33,12 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     asynchronous: bool = True
     """Periodic saves: training goes on while the bytes are written."""
 
+    final: bool = True
+    """``session.close()`` behind a loop that ended by itself saves its last step."""
+
+    rewind: bool = False
+    """The job may train on from before its checkpoint, and commit what is older."""
+
     layout: dict[str, int] = {}
     digests: Digests = Digests()
 

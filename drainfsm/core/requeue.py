@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from drainfsm.core.manifest import FORMAT_VERSION
 from drainfsm.core.notice import Cause
@@ -64,6 +65,8 @@ class RequeueRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     digests: Digests = Digests()
     capacity: Capacity
     recorded_unix_ms: int
+    store_id: str | UnsetType = UNSET
+    """Identity of the store that holds the generation; unset: recorded before stores had one."""
 
     @property
     def resume_step(self) -> int:

@@ -35,6 +35,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     store: str
     """Root of the checkpoint store: a path, ``file://`` or an object store URL."""
 
+    create_store: bool = False
+    """Make the store with all that is above it; else its parent must be there."""
+
     command: tuple[str, ...]
     nats: str = ""
     """URL of the NATS server; empty: an embedded one, started by node 0."""

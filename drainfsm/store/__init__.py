@@ -2,6 +2,8 @@
 
 <root>/generations/<generation_id>/…   files of the ranks, manifest.json
 <root>/commits/00000042.json           claims and commits, one total order
+<root>/marks/00000042-…                that the slot was written, and its digest
+<root>/store.json                      which store it is
 <root>/requeue/000007.json             what the attempt after epoch 7 must consume
 <root>/drills/…                        whether a generation could be read back, and when
 """

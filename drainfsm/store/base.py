@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Protocol
 
@@ -10,6 +11,10 @@ from drainfsm.errors import StoreError
 
 TEMPORARY_PREFIX = ".tmp-drainfsm-"
 """Objects that are being written. No listing shows them; clean-up may remove old ones."""
+
+
+OVERLAPPING = 16
+"""Requests at once, of many small objects."""
 
 
 class ObjectStore(Protocol):
@@ -22,6 +27,13 @@ class ObjectStore(Protocol):
 
     url: str
     """Canonical; names the store in events."""
+
+    def create(self, *, parents: bool = False) -> None:
+        """Make the root where there is none: nothing else does. ``parents``: and what is above it.
+
+        Raises:
+            ConfigError: there is nothing above it, or something else is in its place.
+        """
 
     def put_if_absent(self, name: str, data: bytes) -> None:
         """Create the object. Once this returns it is durable, whole, and cannot be replaced by
@@ -36,6 +48,9 @@ class ObjectStore(Protocol):
 
     def get(self, name: str) -> bytes | None:
         """The whole object; None where there is none."""
+
+    def get_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        """The same of many, many at once."""
 
     def list(self, prefix: str) -> dict[str, int]:
         """Every object below the prefix: its name relative to the prefix, and its size."""
@@ -67,6 +82,14 @@ class ObjectStore(Protocol):
         Raises:
             FileNotFoundError: there is no such object.
         """
+
+
+def get_each(get: Callable[[str], bytes | None], names: Sequence[str]) -> Sequence[bytes | None]:
+    """``ObjectStore.get_each`` where requests may overlap: what they wait for is the network."""
+    if len(names) < OVERLAPPING:
+        return [get(name) for name in names]
+    with ThreadPoolExecutor(OVERLAPPING, thread_name_prefix="drainfsm-read") as pool:
+        return list(pool.map(get, names))
 
 
 def check_name(name: str) -> str:

@@ -3,34 +3,30 @@
 Slot n + 1 can be created only by somebody who has seen slot n, and only once. An attempt claims
 with the next epoch; publishing looks at the newest slot first. So once epoch n + 1 has a slot,
 whatever epoch n still tries to create loses the race for the next slot, looks, and is fenced.
+
+Each slot is tied to the one before it (``store/slots.py``), and marks say how far the log came
+(``store/marks.py``), so that no reader takes a damaged log for a shorter one, today or later.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, cast
 
 import msgspec
 
-from drainfsm.core.codec import decode_object, encode_object
 from drainfsm.core.manifest import Claim, Commit, Slot
-from drainfsm.errors import (
-    CommitLogError,
-    FencedError,
-    ManifestMismatchError,
-    OtherJobsStoreError,
-)
+from drainfsm.errors import CommitLogError, FencedError
 from drainfsm.store.base import ObjectStore
+from drainfsm.store.identity import Identity, write_identity
+from drainfsm.store.log_reader import LogReader
+from drainfsm.store.marks import Mark, write_mark
+from drainfsm.store.probe import check_promises
 from drainfsm.store.settling import put_settled
-from drainfsm.store.slots import PREFIX, missing_slot, slot_name, slot_numbers
+from drainfsm.store.slots import PREFIX, linked, open_slot, slot_name
 
 RACES_MAX = 16
 """Lost races for a slot before giving up: an attempt has few rivals, each of which stops."""
-
-READS_MAX = 3
-READ_PAUSE_S = 0.1
-"""Reads of a slot that is garbled: where there are no hard links it may be half written."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +50,8 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     head: Head
     """As it was before the claim."""
 
+    store_id: str
+
 
 class CommitLog:
     """The commit log of one job. Remembers what it has read: slots never change."""
@@ -64,31 +62,39 @@ class CommitLog:
         self.job_id = job_id
         self._store = store
         self._pause = pause
-        self._count = 0
-        self._slots: dict[int, Slot] = {}
-        self._newest_commit = 0
+        self._reader = LogReader(store, job_id=job_id, pause=pause)
+
+    @property
+    def store_id(self) -> str:
+        """Identity of the store at the last look; empty: it has none yet."""
+        return self._reader.store_id
+
+    def check_store(self) -> None:
+        """This is the store that was looked at first.
+
+        Raises:
+            StoreUnreachableError: another one, or nothing, is in its place. It may come back.
+            OtherJobsStoreError: the one of another job is.
+        """
+        self._reader.check_store()
 
     def head(self) -> Head:
         """The end of the log as it is now.
 
         Raises:
-            CommitLogError: a slot is missing or garbled, or belongs to another job.
+            CommitLogError: a slot is missing or garbled, or belongs to another job or store.
+            StoreUnreachableError: no answer, or the store is not there any more.
         """
-        known = self._count
-        after = slot_name(known) if known else ""
-        numbers = slot_numbers(self._store.names(PREFIX, after=after))
-        if (missing := missing_slot(numbers, after=known)) is not None:
-            raise CommitLogError(
-                f"slot {PREFIX}{slot_name(missing)} is missing, though later ones are there: "
-                "restore it from a backup, or start the job in an empty store"
-            )
-        count = known + len(numbers)
-        last = self._read(count) if count else None
-        newest_commit = self._find_commit(count, down_to=known)
-        self._count = count
-        self._newest_commit = newest_commit
-        commit = cast(Commit, self._read(newest_commit)) if newest_commit else None
-        return Head(slot=count, epoch=last.epoch if last else 0, commit=commit, last=last)
+        reader = self._reader
+        reader.look()
+        last = reader.read(reader.count).slot if reader.count else None
+        commit = reader.read(reader.newest_commit).slot if reader.newest_commit else None
+        return Head(
+            slot=reader.count,
+            epoch=last.epoch if last else 0,
+            commit=commit if isinstance(commit, Commit) else None,
+            last=last,
+        )
 
     def claim(
         self,
@@ -102,6 +108,7 @@ class CommitLog:
 
         Raises:
             CommitLogError: the log is damaged, of another job, or too many rivals claim.
+            ConfigError: the store does not keep what a commit log needs; nothing was claimed.
             StoreUnreachableError: no answer; the claim may stand, and then fences whoever runs.
         """
         for _ in range(RACES_MAX):
@@ -109,12 +116,13 @@ class CommitLog:
             if isinstance(head.last, Claim) and head.last.attempt_id == attempt_id:
                 return self._claimed_before(head)  # an earlier call got no answer, but took effect
             admit(head)
+            self._identify(attempt_id, now_unix_ms=now_unix_ms)
             epoch, slot = head.epoch + 1, head.slot + 1
             claim = Claim(
                 job_id=self.job_id, epoch=epoch, attempt_id=attempt_id, claimed_unix_ms=now_unix_ms
             )
-            if self._create(slot, claim):
-                return Claimed(slot=slot, epoch=epoch, head=head)
+            if self._create(claim, head):
+                return Claimed(slot=slot, epoch=epoch, head=head, store_id=self.store_id)
         raise CommitLogError(f"lost {RACES_MAX} races for the next slot: too many rivals claim")
 
     def publish(self, commit: Commit) -> int:
@@ -130,7 +138,7 @@ class CommitLog:
             if (slot := self._slot_of(commit, head)) is not None:
                 return slot
             self._check_claimed(commit, head)
-            if self._create(head.slot + 1, commit):
+            if self._create(commit, head):
                 return head.slot + 1
         raise CommitLogError(f"lost {RACES_MAX} races for the next slot: who else writes here?")
 
@@ -146,19 +154,11 @@ class CommitLog:
         """All committed generations with their slots, oldest first. Reads every slot.
 
         Raises:
-            CommitLogError: a slot is missing or garbled, or its epoch does not follow.
+            CommitLogError: a slot is missing or garbled, or does not follow the one before it.
         """
-        epoch = 0
-        for number in range(1, self.head().slot + 1):
-            slot = self._read(number, keep=False)
-            expected = epoch + 1 if isinstance(slot, Claim) else epoch
-            if slot.epoch != expected:
-                raise CommitLogError(
-                    f"slot {PREFIX}{slot_name(number)} has epoch {slot.epoch}, not {expected}"
-                )
-            epoch = slot.epoch
-            if isinstance(slot, Commit):
-                yield number, slot
+        for placed in self._reader.in_turn(range(1, self.head().slot + 1)):
+            if isinstance(placed.slot, Commit):
+                yield placed.number, placed.slot
 
     def before(self, generation_id: str) -> Iterator[Commit]:
         """The generations that were committed before that one, newest first.
@@ -167,30 +167,33 @@ class CommitLog:
             CommitLogError: a slot on the way is missing or garbled.
         """
         met = False
-        for number in range(self.head().slot, 0, -1):
-            slot = self._read(number, keep=False)
-            if met and isinstance(slot, Commit):
-                yield slot
-            met = met or (isinstance(slot, Commit) and slot.generation_id == generation_id)
+        for _, commit in self._newest_first():
+            if met:
+                yield commit
+            met = met or commit.generation_id == generation_id
 
     def find(self, generation_id: str) -> tuple[int, Commit] | None:
         """The commit of that generation, looked for from the newest slot backwards."""
-        for number in range(self.head().slot, 0, -1):
-            slot = self._read(number, keep=False)
-            if isinstance(slot, Commit) and slot.generation_id == generation_id:
-                return number, slot
+        for number, commit in self._newest_first():
+            if commit.generation_id == generation_id:
+                return number, commit
         return None
+
+    def _newest_first(self) -> Iterator[tuple[int, Commit]]:
+        for placed in self._reader.in_turn(range(self.head().slot, 0, -1)):
+            if isinstance(placed.slot, Commit):
+                yield placed.number, placed.slot
 
     def _claimed_before(self, head: Head) -> Claimed:
         slot = head.slot - 1
-        last = self._read(slot) if slot else None
+        last = self._reader.read(slot).slot if slot else None
         before = Head(slot=slot, epoch=head.epoch - 1, commit=head.commit, last=last)
-        return Claimed(slot=head.slot, epoch=head.epoch, head=before)
+        return Claimed(slot=head.slot, epoch=head.epoch, head=before, store_id=self.store_id)
 
     def _slot_of(self, commit: Commit, head: Head) -> int | None:
         """Where the generation is committed already, if it is."""
         for number in range(head.slot, 0, -1):
-            slot = self._read(number)
+            slot = self._reader.read(number).slot
             if slot.epoch < commit.epoch:
                 return None
             if isinstance(slot, Commit) and slot.generation_id == commit.generation_id:
@@ -204,51 +207,40 @@ class CommitLog:
     def _check_claimed(self, commit: Commit, head: Head) -> None:
         if head.epoch > commit.epoch:
             raise FencedError(self.job_id, own_epoch=commit.epoch, newest_epoch=head.epoch)
-        number = head.slot
-        while number and not isinstance(self._read(number), Claim):
-            number -= 1
-        claim = self._read(number) if number else None
-        if claim is None or (claim.epoch, claim.attempt_id) != (commit.epoch, commit.attempt_id):
+        last = head.last  # of the attempt that claimed: every slot behind a claim is
+        if last is None or (last.epoch, last.attempt_id) != (commit.epoch, commit.attempt_id):
             raise CommitLogError(
                 f"epoch {commit.epoch} was not claimed by attempt {commit.attempt_id}: claim first"
             )
 
-    def _create(self, number: int, slot: Slot) -> bool:
-        """Create the slot; False if somebody else has it."""
-        name = PREFIX + slot_name(number)
-        return put_settled(self._store, name, encode_object(slot), pause=self._pause)
+    # --- writing --------------------------------------------------------------------------------
 
-    def _find_commit(self, count: int, *, down_to: int) -> int:
-        for number in range(count, down_to, -1):
-            if isinstance(self._read(number), Commit):
-                return number
-        return self._newest_commit
-
-    def _read(self, number: int, *, keep: bool = True) -> Slot:
-        slot = self._slots.get(number)
-        if slot is None:
-            slot = self._decode(number)
-            if keep:
-                self._slots[number] = slot
-        return slot
-
-    def _decode(self, number: int) -> Slot:
-        name = PREFIX + slot_name(number)
-        for attempt in range(1, READS_MAX + 1):
-            data = self._store.get(name)
-            if data is None:
-                raise CommitLogError(f"slot {name} is missing, though later ones are there")
-            try:
-                slot = cast(Slot, decode_object(data, cast(Any, Slot), what=f"slot {name}"))
-            except ManifestMismatchError as error:
-                if attempt == READS_MAX:
-                    raise CommitLogError(str(error)) from error
-                self._pause(READ_PAUSE_S)
-            else:
-                break
-        if slot.job_id != self.job_id:
-            raise OtherJobsStoreError(
-                f"the store at {self._store.url} belongs to job {slot.job_id!r}: "
-                f"give job {self.job_id!r} a store of its own"
+    def _identify(self, attempt_id: str, *, now_unix_ms: int) -> None:
+        """At its first claim a store is tried, and gets its identity."""
+        store, found = self._store, self._reader.identity
+        if found is not None and found.url == store.url:
+            return
+        check_promises(store, name=attempt_id, pause=self._pause)
+        if found is None:
+            identity = Identity(
+                store_id=attempt_id,
+                job_id=self.job_id,
+                url=store.url,
+                created_unix_ms=now_unix_ms,
             )
-        return slot
+            self._reader.identity = write_identity(store, identity, pause=self._pause)
+
+    def _create(self, slot: Slot, head: Head) -> bool:
+        """Create the slot behind the head; False if somebody else has its place."""
+        data = linked(
+            slot,
+            behind=self._reader.read(head.slot) if head.slot else None,
+            newest_commit=self._reader.newest_commit,
+            store_id=self.store_id,
+        )
+        number = head.slot + 1
+        if not put_settled(self._store, PREFIX + slot_name(number), data, pause=self._pause):
+            return False
+        placed = open_slot(data, number)
+        write_mark(self._store, Mark(number, placed.digest))
+        return True

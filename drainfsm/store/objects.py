@@ -24,7 +24,7 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from drainfsm.errors import ConfigError, SlotTakenError, StoreError, StoreUnreachableError
-from drainfsm.store.base import TEMPORARY_PREFIX, check_name, check_prefix
+from drainfsm.store.base import TEMPORARY_PREFIX, check_name, check_prefix, get_each
 from drainfsm.store.streams import RangeReader, Upload
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ class ObjectsStore:
         self._control = _client(self.url, CONTROL_ANSWER_S, CONTROL_RETRY_S)
         self._data = _client(self.url, DATA_ANSWER_S, DATA_RETRY_S)
 
+    def create(self, *, parents: bool = False) -> None:
+        """Buckets are made by their owner, and a prefix needs no making."""
+
     def put_if_absent(self, name: str, data: bytes) -> None:
         check_name(name)
         with _answering("create", name, self.url):
@@ -89,6 +92,9 @@ class ObjectsStore:
                 return bytes(obstore.get(self._control, name).bytes())
             except FileNotFoundError:
                 return None
+
+    def get_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        return get_each(self.get, names)
 
     def list(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)

@@ -18,11 +18,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from drainfsm.durable import Directories, sync_directory, write_synced
-from drainfsm.errors import SlotTakenError, StoreError, StoreUnreachableError
-from drainfsm.store.base import TEMPORARY_PREFIX, check_name, check_prefix
+from drainfsm.errors import ConfigError, SlotTakenError, StoreError, StoreUnreachableError
+from drainfsm.store.base import TEMPORARY_PREFIX, check_name, check_prefix, get_each
 
 STREAM_BUFFER_BYTES = 1 << 20
 """Small writes are gathered up to this size; larger ones pass through."""
+
+PRIVATE = 0o600
+PUBLIC = 0o666
+"""Less the umask."""
 
 _NO_LINK = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 """How file systems say that they have no hard links (link(2))."""
@@ -52,6 +56,18 @@ class PosixStore:
         self._link = link
         self._directories = Directories(self.root)
 
+    def create(self, *, parents: bool = False) -> None:
+        if self.root.exists() and not self.root.is_dir():
+            raise ConfigError(f"store {self.root}: it is a file; give a directory")
+        with _answering("create", self.root):
+            try:
+                self._directories.create_root(parents=parents)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise ConfigError(
+                    f"store {self.root}: {self.root.parent} does not exist. Is its file system "
+                    "mounted? If the job is really to start in a new place, give --create-store"
+                ) from error
+
     def put_if_absent(self, name: str, data: bytes) -> None:
         path = self._path(name)
         with _answering("create", path):
@@ -66,7 +82,38 @@ class PosixStore:
         if not made:
             raise SlotTakenError(f"{path} is there already")
 
-    def _name_once(self, temporary: Path, path: Path, data: bytes) -> bool:
+    def put_private(self, name: str, data: bytes, *, replaces: bool) -> None:
+        """Create a file that only its owner can read, or none. ``replaces``: whatever is there.
+
+        Raises:
+            ConfigError: the file system cannot keep others from reading it.
+            SlotTakenError: it is there already, and is not to be replaced.
+        """
+        path = self._path(name)
+        with _answering("write", path):
+            self._directories.ensure(path.parent)
+            temporary = self._temporary(path)
+            write_synced(temporary, b"", mode=PRIVATE)
+            try:
+                if not _is_private(temporary):
+                    raise ConfigError(f"{path.parent} cannot keep others from reading a file")
+                temporary.unlink()
+                write_synced(temporary, data, mode=PRIVATE)
+                if replaces:
+                    temporary.replace(path)
+                elif not self._name_once(temporary, path, data, mode=PRIVATE):
+                    raise SlotTakenError(f"{path} is there already")
+            finally:
+                temporary.unlink(missing_ok=True)
+            sync_directory(path.parent)
+
+    def is_private(self, name: str) -> bool:
+        """Only its owner can read the object, which must exist."""
+        path = self._path(name)
+        with _answering("read", path):
+            return _is_private(path)
+
+    def _name_once(self, temporary: Path, path: Path, data: bytes, *, mode: int = PUBLIC) -> bool:
         """Give the finished file its name; False if somebody else has it."""
         try:
             self._link(temporary, path)
@@ -78,7 +125,7 @@ class PosixStore:
             if error.errno not in _NO_LINK:
                 raise
             try:
-                write_synced(path, data)
+                write_synced(path, data, mode=mode)
             except FileExistsError:
                 return False
         return True
@@ -103,6 +150,9 @@ class PosixStore:
                 return path.read_bytes()
             except _ABSENT:
                 return None
+
+    def get_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        return get_each(self.get, names)
 
     def list(self, prefix: str) -> dict[str, int]:
         top = self._tree(prefix)
@@ -182,6 +232,10 @@ class PosixStore:
 
     def _temporary(self, path: Path) -> Path:
         return path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+
+
+def _is_private(path: Path) -> bool:
+    return not path.stat().st_mode & 0o077
 
 
 def _files(top: Path, prefix: str) -> Iterator[tuple[str, int]]:

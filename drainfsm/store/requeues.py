@@ -16,11 +16,11 @@ from drainfsm.errors import (
     RestoreRefusedError,
 )
 from drainfsm.store.base import ObjectStore
-from drainfsm.store.commits import Claimed, CommitLog
+from drainfsm.store.commits import Claimed, CommitLog, Head
 from drainfsm.store.generations import read_manifest
 from drainfsm.store.settling import put_settled
 
-"""Cause of an attempt that left no record of its own."""
+REQUEUE = "requeue/"
 
 
 def write_requeue(
@@ -54,6 +54,28 @@ def read_requeue(store: ObjectStore, *, epoch: int) -> RequeueRecord | None:
     if record.epoch != epoch:
         raise CommitLogError(f"{_name(epoch)} is of epoch {record.epoch}")
     return record
+
+
+def check_restorable(
+    store: ObjectStore, log: CommitLog, head: Head, *, damaged_layout: dict[str, int] | None = None
+) -> None:
+    """What the next attempt would consume is there. Called before it claims: what it refuses, a
+    later start refuses again.
+
+    Raises:
+        CommitLogError: a requeue record is of an attempt that no slot claims, or garbled.
+        RestoreRefusedError, ManifestMismatchError: as ``restore_for``.
+    """
+    newer = store.names(REQUEUE, after=_file(head.epoch) if head.epoch else "")
+    if newer:
+        raise CommitLogError(
+            f"{REQUEUE}{newer[-1]} is of an attempt that no slot claims: the commit log lost slots"
+        )
+    record = read_requeue(store, epoch=head.epoch) if head.epoch else None
+    if record is not None:
+        _check_committed(log, record)
+    elif head.commit is not None:
+        _layout_of(store, head.commit, damaged_layout)
 
 
 def restore_for(
@@ -122,6 +144,7 @@ def _lost(
         digests=before.digests if before else Digests(),
         capacity=before.capacity if before else capacity,
         recorded_unix_ms=now_unix_ms,
+        store_id=claimed.store_id,
     )
 
 
@@ -146,6 +169,11 @@ def _check_committed(log: CommitLog, record: RequeueRecord) -> None:
             f"the requeue record of epoch {record.epoch} is of job {record.job_id!r}, "
             f"not {log.job_id!r}"
         )
+    if record.store_id and record.store_id != log.store_id:
+        raise RestoreRefusedError(
+            f"the requeue record of epoch {record.epoch} is of store {record.store_id}, and this "
+            f"one is {log.store_id or 'none that is known'}"
+        )
     if record.generation_id is None:
         return
     found = log.find(record.generation_id)
@@ -163,4 +191,8 @@ def _check_committed(log: CommitLog, record: RequeueRecord) -> None:
 
 
 def _name(epoch: int) -> str:
-    return f"requeue/{epoch:06d}.json"
+    return REQUEUE + _file(epoch)
+
+
+def _file(epoch: int) -> str:
+    return f"{epoch:06d}.json"

@@ -6,10 +6,19 @@ import enum
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 from drainfsm.errors import SlotTakenError, StoreError, StoreUnreachableError
-from drainfsm.store.base import ObjectStore, check_name, check_prefix
+from drainfsm.store import ObjectStore, open_store
+from drainfsm.store.base import check_name, check_prefix
+
+
+def new_store(where: Path | str) -> ObjectStore:
+    """The store at a path or URL, with its root made, as ``drainfsm run`` does at a first start."""
+    store = open_store(str(where))
+    store.create()
+    return store
 
 
 class MemoryStore:
@@ -19,6 +28,9 @@ class MemoryStore:
         self.url = url
         self.objects: dict[str, bytes] = {}
         self._trees: set[str] = set()
+
+    def create(self, *, parents: bool = False) -> None:
+        """It is there."""
 
     def put_if_absent(self, name: str, data: bytes) -> None:
         if check_name(name) in self.objects:
@@ -30,6 +42,9 @@ class MemoryStore:
 
     def get(self, name: str) -> bytes | None:
         return self.objects.get(check_name(name))
+
+    def get_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        return [self.get(name) for name in names]
 
     def list(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)
@@ -111,6 +126,9 @@ class AmbiguousStore:
             return False
         return True
 
+    def create(self, *, parents: bool = False) -> None:
+        self._inner.create(parents=parents)
+
     def put_if_absent(self, name: str, data: bytes) -> None:
         self._before()
         answer = self._answer(name)
@@ -134,6 +152,9 @@ class AmbiguousStore:
     def get(self, name: str) -> bytes | None:
         self._before()
         return self._inner.get(name)
+
+    def get_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        return [self.get(name) for name in names]
 
     def list(self, prefix: str) -> dict[str, int]:
         self._before()

@@ -73,7 +73,14 @@ def test_a_put_whose_answer_is_lost_is_settled_by_the_commit_log(
     other = CommitLog(store, job_id="job", pause=lambda _: None)
     assert other.claim(attempt_id="b", now_unix_ms=1).slot == 2
     assert answered.seen == 1
-    assert objects_of(store) == ["commits/00000001.json", "commits/00000002.json"]
+    found = [name.partition("-")[0] for name in objects_of(store)]
+    assert found == [
+        "commits/00000001.json",
+        "commits/00000002.json",
+        "marks/00000001",
+        "marks/00000002",
+        "store.json",
+    ]
 
 
 def test_a_slot_that_a_rival_took_while_the_answer_was_lost_is_theirs(
@@ -99,13 +106,17 @@ def test_slow_lists_are_waited_for(store: ObjectStore, proxy: FaultProxy) -> Non
 
 def test_a_running_attempt_lists_only_what_is_new(store: ObjectStore, proxy: FaultProxy) -> None:
     log = CommitLog(store, job_id="job")
-    log.claim(attempt_id="a", now_unix_ms=1)
+    CommitLog(store, job_id="job").claim(attempt_id="a", now_unix_ms=1)
+    log.claim(attempt_id="b", now_unix_ms=1)
     log.head()
     proxy.requests.clear()
-    log.check_not_fenced(1)
-    [listing] = [path for method, path in proxy.requests if method == "GET"]
+    log.check_not_fenced(2)
+    asked = [path for method, path in proxy.requests if method == "GET"]
+    marks, listing = [path for path in asked if "list-type" in path]
+    assert "marks" in marks
     assert "start-after=" in listing
-    assert "00000001.json" in listing
+    assert "00000001.json" in listing, "the newest that is known is listed again"
+    assert len(asked) == 4, "besides the listings: store.json and that slot"
 
 
 def test_a_large_stream_goes_up_in_parts_and_comes_back_whole(

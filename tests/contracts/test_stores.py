@@ -34,7 +34,9 @@ STORES: dict[str, Callable[[Path], ObjectStore]] = {
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "s3":
         request.getfixturevalue("s3_port")
-    return STORES[request.param](tmp_path)
+    store = STORES[request.param](tmp_path)
+    store.create()
+    return store
 
 
 def test_an_object_is_read_back_as_it_was_put(store: ObjectStore) -> None:

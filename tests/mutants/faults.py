@@ -34,6 +34,8 @@ CORE_TESTS = (
 
 STORE_TESTS = (
     "tests/unit/test_commits.py",
+    "tests/unit/test_commit_chain.py",
+    "tests/unit/test_attempt.py",
     "tests/unit/test_gc.py",
     "tests/unit/test_store_generations.py",
     "tests/unit/test_requeueing.py",
@@ -60,6 +62,7 @@ STATE = "drainfsm/core/state.py"
 COMMITS = "drainfsm/store/commits.py"
 SETTLING = "drainfsm/store/settling.py"
 SLOTS = "drainfsm/store/slots.py"
+READER = "drainfsm/store/log_reader.py"
 REQUEUES = "drainfsm/store/requeues.py"
 RETENTION = "drainfsm/store/retention.py"
 PUBLISHER = "drainfsm/runtime/coordinator/publisher.py"
@@ -159,23 +162,33 @@ FAULTS = (
     Fault("an extra file is taken", MANIFEST, "if extra := sorted(set(stored_bytes) - set(wanted)):", "if extra := []:"),
     Fault("a record of a newer schema is read", CODEC, "    if wire.v > SCHEMA_VERSION:\n        raise _newer(wire.v)\n", ""),
     Fault("an unknown kind is dropped", CODEC, "events.append(UnknownFact(kind=kind, body=msgspec.Raw(body)))", "pass"),
-    Fault("a stored object of a newer format is read", CODEC, "if version > FORMAT_VERSION:", "if False:"),
+    Fault("a stored object of a newer format is read", CODEC, "if version > newest_version:", "if False:"),
     # The commit log, and what a restart consumes
     Fault("an older epoch commits behind a newer claim", COMMITS, "if head.epoch > commit.epoch:", "if False:"),
-    Fault("an attempt that did not claim commits", COMMITS, "if claim is None or (claim.epoch, claim.attempt_id) != (commit.epoch, commit.attempt_id):", "if claim is None:"),
+    Fault("an attempt that did not claim commits", COMMITS, "if last is None or (last.epoch, last.attempt_id) != (commit.epoch, commit.attempt_id):", "if last is None:"),
     Fault("a claim takes the epoch that is there", COMMITS, "epoch, slot = head.epoch + 1, head.slot + 1", "epoch, slot = max(1, head.epoch), head.slot + 1"),
     Fault("a claim that took effect is made again", COMMITS, "if isinstance(head.last, Claim) and head.last.attempt_id == attempt_id:", "if False:"),
     Fault("a claim found again shows itself as the head before", COMMITS, "slot = head.slot - 1", "slot = head.slot"),
     Fault("a generation is committed twice", COMMITS, "if (slot := self._slot_of(commit, head)) is not None:", "if (slot := None) is not None:"),
     Fault("a generation is committed with another manifest", COMMITS, "if slot.manifest_digest != commit.manifest_digest:", "if False:"),
-    Fault("a missing slot goes unnoticed", COMMITS, "if (missing := missing_slot(numbers, after=known)) is not None:", "if (missing := None) is not None:"),
-    Fault("the head is the oldest commit", COMMITS, "for number in range(count, down_to, -1):", "for number in range(down_to + 1, count + 1):"),
-    Fault("a commit found earlier is forgotten", COMMITS, "                return number\n        return self._newest_commit", "                return number\n        return 0"),
-    Fault("an epoch may go backwards", COMMITS, "if slot.epoch != expected:", "if False:"),
-    Fault("a slot of another job is read", COMMITS, "if slot.job_id != self.job_id:", "if False:"),
-    Fault("a garbled slot is read once", COMMITS, "if attempt == READS_MAX:", "if attempt >= 1:"),
+    Fault("a missing slot goes unnoticed", READER, "if (missing := missing_slot(numbers, after=known)) is not None:", "if (missing := None) is not None:"),
+    Fault("the head is the oldest commit", READER, "for number in range(count, self.count, -1):", "for number in range(self.count + 1, count + 1):"),
+    Fault("a commit found earlier is forgotten", SLOTS, "return None if self.link is None else self.link.newest_commit", "return None if self.link is None else 0"),
+    Fault("an epoch may go backwards", SLOTS, "if slot.epoch != expected:", "if False:"),
+    Fault("a slot of another job is read", READER, "if placed.slot.job_id != self._job_id:", "if False:"),
+    Fault("a garbled slot is read once", READER, "if attempt == READS_MAX:", "if attempt >= 1:"),
     Fault("a check finds no newer epoch", COMMITS, "if newest > epoch:", "if newest > epoch + 1:"),
-    Fault("fallback begins at the generation itself", COMMITS, "            if met and isinstance(slot, Commit):", "            if isinstance(slot, Commit):"),
+    Fault("fallback begins at the generation itself", COMMITS, "            if met:\n", "            if True:\n"),
+    Fault("a slot is not sealed", SLOTS, "if hashlib.sha256(unsealed).hexdigest() != link.seal:", "if False:"),
+    Fault("a slot may stand anywhere", SLOTS, "if link.slot != number:", "if False:"),
+    Fault("a slot follows whatever is before it", SLOTS, 'if link is not None and link.before != ("" if behind is None else behind.digest):', "if False:"),
+    Fault("a slot without a link follows those that have one", SLOTS, "if link is None and behind is not None and behind.link is not None:", "if False:"),
+    Fault("a log that lost its end is shorter", READER, "wanted = max(self.count, marked)", "wanted = 0"),
+    Fault("a marked slot may be another", READER, "if known is not None and known.digest != mark.digest:", "if False:"),
+    Fault("the newest slot may change behind a running attempt", READER, "if known is not None and self._decode(self.count).digest != known.digest:", "if False:"),
+    Fault("any store is the one that was claimed", READER, "if self.identity is not None and found != self.identity:", "if False:"),
+    Fault("a slot may be of another store", READER, "if placed.link.store_id != self.store_id:", "if False:"),
+    Fault("a store is claimed untried", COMMITS, "if found is not None and found.url == store.url:", "if True:"),
     Fault("a slot that a rival took is ours", SETTLING, "return store.get(name) == data", "return True"),
     Fault("our own slot is a rival's", SETTLING, "return store.get(name) == data", "return False"),
     Fault("an ambiguous answer is not settled", SETTLING, "if attempt == PUTS_MAX:", "if attempt >= 1:"),
@@ -191,5 +204,9 @@ FAULTS = (
     Fault("the newest commit is not kept", RETENTION, '        kept[commits[-1].generation_id] = "the newest commit"', "        pass"),
     Fault("what the record names is not kept", RETENTION, "return [*found, named]", "return found"),
     Fault("a save that was overtaken is committed behind a newer one", PUBLISHER, "if written.step < self._newest_step:", "if False:"),
+    Fault("something older than what was restored is committed", PUBLISHER, "if written.step < self._floor and not self._settings.rewind:", "if False:"),
+    Fault("a record that belongs to no claim is passed over", REQUEUES, "    if newer:\n", "    if False:\n"),
+    Fault("what there is to consume is not looked at before the claim", REQUEUES, "    if record is not None:\n        _check_committed(log, record)\n    elif", "    if record is not None:\n        pass\n    elif"),
+    Fault("a record of another store is consumed", REQUEUES, "if record.store_id and record.store_id != log.store_id:", "if False:"),
     Fault("ranks that went back may not save again", PUBLISHER, "            self._newest_step = -1\n            newest", "            newest"),
 )  # fmt: skip

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from drainfsm.errors import ConfigError, JournalUnusableError
+from drainfsm.core.decider import decide
+from drainfsm.core.notice import Cause
+from drainfsm.core.records import Record
+from drainfsm.core.requeue import Capacity, RequeueRecord
+from drainfsm.core.state import Attempt, State
+from drainfsm.errors import ConfigError, FencedError, JournalUnusableError, RestoreRefusedError
 from drainfsm.log.journal import Journal, journal_path
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -14,9 +19,18 @@ from drainfsm.runtime.coordinator.attempt import ClaimedAttempt, claim_attempt
 from drainfsm.store import CommitLog, open_store
 
 
-def claimed(store: Path, state_dir: Path, *, job: str = "job") -> ClaimedAttempt:
-    config = RunConfig(job=job, store=str(store), state_dir=state_dir, command=("true",))
+def claimed(
+    store: Path, state_dir: Path, *, job: str = "job", create: bool = False
+) -> ClaimedAttempt:
+    config = RunConfig(
+        job=job, store=str(store), state_dir=state_dir, command=("true",), create_store=create
+    )
     attempt = claim_attempt(config, Clock(), warn=lambda text: None)
+    events = decide(State(Attempt(job_id=job, epoch=attempt.epoch)), attempt.start, now_unix_ms=1)
+    started = Record(
+        id="a", job_id=job, epoch=attempt.epoch, follows=0, at_unix_ms=1, events=events
+    )
+    attempt.journal.append(started)
     attempt.journal.close()
     return attempt
 
@@ -90,3 +104,65 @@ def test_a_machine_that_is_behind_the_store_may_run_the_job(tmp_path: Path) -> N
 def test_of_another_job_the_journals_say_nothing(tmp_path: Path) -> None:
     claimed(tmp_path / "store", tmp_path / "state")
     assert claimed(tmp_path / "other-store", tmp_path / "state", job="other").epoch == 1
+
+
+def test_a_store_is_made_only_where_it_is_meant_to_be(tmp_path: Path) -> None:
+    store = tmp_path / "not" / "mounted" / "store"
+    with pytest.raises(ConfigError, match=r"mounted does not exist.*give --create-store"):
+        claimed(store, tmp_path / "state")
+    assert not (tmp_path / "not").exists()
+    assert claimed(store, tmp_path / "state", create=True).epoch == 1
+    assert claimed(store, tmp_path / "state").epoch == 2
+
+
+def test_another_store_of_the_same_job_is_not_taken_for_the_one_that_the_journals_know(
+    tmp_path: Path,
+) -> None:
+    claimed(tmp_path / "store", tmp_path / "state")
+    for _ in range(2):
+        claimed(tmp_path / "other", tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"attempt 1 of job job, whose journal is on this mach"):
+        claimed(tmp_path / "other", tmp_path / "state")
+    assert epoch_of(tmp_path / "other") == 2
+    assert claimed(tmp_path / "store", tmp_path / "state").epoch == 2
+
+
+def test_the_attempt_says_which_store_it_was_claimed_in(tmp_path: Path) -> None:
+    attempt = claimed(tmp_path / "store", tmp_path / "state")
+    assert attempt.start.store_id == attempt.attempt_id
+    later = claimed(tmp_path / "store", tmp_path / "state")
+    assert later.start.store_id == attempt.attempt_id
+    assert later.restore is not None
+    assert later.restore.store_id == attempt.attempt_id
+
+
+def leave(attempt: ClaimedAttempt, *, generation_id: str) -> None:
+    """With a requeue record that names it."""
+    record = RequeueRecord(
+        job_id="job",
+        epoch=attempt.epoch,
+        cause=Cause.FINISHED,
+        generation_id=generation_id,
+        manifest_digest="sha256:0",
+        step=1,
+        world_size=1,
+        capacity=Capacity(node_count=1),
+        recorded_unix_ms=1,
+    )
+    attempt.publisher.record_requeue(record)
+
+
+def test_what_a_start_refuses_the_next_one_refuses_again(tmp_path: Path) -> None:
+    """Nothing is claimed behind a record that names what nobody committed."""
+    leave(claimed(tmp_path / "store", tmp_path / "state"), generation_id="e000001-s000000000001-p")
+    for number in range(3):
+        with pytest.raises(RestoreRefusedError, match="which no commit names"):
+            claimed(tmp_path / "store", tmp_path / f"state{number}")
+    assert epoch_of(tmp_path / "store") == 1
+
+
+def test_a_fenced_attempt_leaves_no_record(tmp_path: Path) -> None:
+    old = claimed(tmp_path / "store", tmp_path / "state")
+    claimed(tmp_path / "store", tmp_path / "elsewhere")
+    with pytest.raises(FencedError, match="epoch 1 is fenced by epoch 2"):
+        leave(old, generation_id="e000001-s000000000001-p")

@@ -14,7 +14,7 @@ from torch import nn
 from drainfsm.checkpoint import Checkpoint
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
-from drainfsm.store import open_store
+from drainfsm.testing.stores import new_store
 from drainfsm_kit.ranks import RecordedPort, commit_saved
 
 
@@ -62,7 +62,7 @@ def generation(step: int) -> str:
 
 def weight_of(tmp_path: Path, step: int) -> torch.Tensor:
     target: RestoreTarget = commit_saved(
-        open_store(str(tmp_path / "store")),
+        new_store(tmp_path / "store"),
         tmp_path,
         generation=generation(step),
         step=step,

@@ -21,7 +21,7 @@ from drainfsm.errors import (
     ManifestMismatchError,
     RestoreRefusedError,
 )
-from drainfsm.store import open_store
+from drainfsm.testing.stores import new_store
 from drainfsm_kit.ranks import RecordedPort, Report, commit_saved
 
 PERIODIC = generation_id(epoch=1, step=1, saver="p")
@@ -73,7 +73,7 @@ def saved(
 
 
 def committed(tmp_path: Path, *, generation: str = DRAIN, world_size: int = 1) -> RestoreTarget:
-    store = open_store(str(tmp_path / "store"))
+    store = new_store(tmp_path / "store")
     step = 2 if generation == DRAIN else 1
     return commit_saved(store, tmp_path, generation=generation, step=step, world_size=world_size)
 

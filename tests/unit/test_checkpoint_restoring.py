@@ -18,8 +18,8 @@ from drainfsm.core.manifest import Manifest
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.errors import ConfigError, ManifestMismatchError, RestoreRefusedError
-from drainfsm.store import open_store
 from drainfsm.store.generations import read_manifest
+from drainfsm.testing.stores import new_store
 from drainfsm_kit.ranks import RecordedPort, commit_saved
 
 GENERATION = generation_id(epoch=1, step=4, saver="d1")
@@ -69,7 +69,7 @@ class Saved:
 
     def __init__(self, tmp_path: Path, given: dict[str, Any]) -> None:
         self.path = tmp_path
-        self.store = open_store(str(tmp_path / "store"))
+        self.store = new_store(tmp_path / "store")
         port = self.port(drain_at=4)
         Checkpoint(port, **arguments(given)).step_done(4)
         assert port.of("failed") == []

@@ -20,7 +20,8 @@ from drainfsm.checkpoint.exchange import Exchange
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.errors import ConfigError
-from drainfsm.store import PosixStore, open_store
+from drainfsm.store import PosixStore
+from drainfsm.testing.stores import new_store
 from drainfsm_kit.ranks import RecordedPort, commit_saved
 
 STEPS = 12
@@ -77,7 +78,7 @@ def port_in(tmp_path: Path, **options: Any) -> RecordedPort:
 
 
 def commit(tmp_path: Path, generation: str, step: int) -> RestoreTarget:
-    store = open_store(str(tmp_path / "store"))
+    store = new_store(tmp_path / "store")
     return commit_saved(store, tmp_path, generation=generation, step=step, world_size=1)
 
 

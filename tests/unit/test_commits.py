@@ -36,9 +36,15 @@ def commit(step: int, *, epoch: int = 1, attempt_id: str = "a", at_unix_ms: int 
     )
 
 
+def claim(epoch: int, attempt_id: str) -> Claim:
+    return Claim(job_id="job", epoch=epoch, attempt_id=attempt_id, claimed_unix_ms=1)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> PosixStore:
-    return PosixStore(tmp_path / "store")
+    store = PosixStore(tmp_path / "store")
+    store.create()
+    return store
 
 
 def put_slot(store: ObjectStore, number: int, data: bytes) -> None:
@@ -200,6 +206,9 @@ def test_an_epoch_that_goes_backwards_is_found(store: PosixStore) -> None:
     log = log_of(store)
     log.claim(attempt_id="a", now_unix_ms=1)
     log.claim(attempt_id="b", now_unix_ms=1)
+    store.delete_tree("marks/")
+    for number, slot in enumerate(("a", "b"), start=1):
+        put_slot(store, number, msgspec.json.encode(claim(number, slot)))
     put_slot(store, 3, msgspec.json.encode(commit(10, epoch=1)))
     with pytest.raises(CommitLogError, match=r"00000003\.json has epoch 1, not 2"):
         list(log_of(store).commits())

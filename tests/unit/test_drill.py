@@ -28,6 +28,7 @@ from drainfsm.store import open_store
 from drainfsm.store.drills import read_drills, record_drill
 from drainfsm.store.generations import generation_prefix, read_manifest
 from drainfsm.testing.scenario import Scenario
+from drainfsm.testing.stores import new_store
 from drainfsm_kit.ranks import JOB, RecordedPort, commit_saved
 
 Output = pytest.CaptureFixture[str]
@@ -62,7 +63,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RestoreTarget:
         optimizer.step()
         checkpoint.step_done(step)
     generation = generation_id(epoch=1, step=DRAIN_AT, saver="d1")
-    store = open_store(str(tmp_path / "store"))
+    store = new_store(tmp_path / "store")
     return commit_saved(store, tmp_path, generation=generation, step=DRAIN_AT, world_size=1)
 
 

@@ -185,6 +185,7 @@ def test_what_a_restart_may_fall_back_to_stays_as_deep_as_keep_last(store: Memor
 
 def test_a_fallback_passes_over_what_was_pruned(tmp_path: Path) -> None:
     store = PosixStore(tmp_path / "store")
+    store.create()
     epoch = _claim(store)
     commits = [_commit(store, epoch, step) for step in range(6)]
     _leave(store, commits[-1], epoch=epoch)
@@ -263,6 +264,7 @@ def test_the_command_is_a_dry_run_unless_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     store = PosixStore(tmp_path / "store")
+    store.create()
     epoch = _claim(store)
     commits = [_commit(store, epoch, step) for step in range(3)]
     _leave(store, commits[-1], epoch=epoch)

@@ -25,8 +25,9 @@ from drainfsm.errors import (
     ManifestMismatchError,
     RestoreRefusedError,
 )
-from drainfsm.store import CommitLog, open_store
+from drainfsm.store import CommitLog
 from drainfsm.store.requeues import restore_for
+from drainfsm.testing.stores import new_store
 from drainfsm_kit.ranks import JOB, RecordedPort, commit_saved
 
 OLDER = generation_id(epoch=1, step=2, saver="p")
@@ -38,7 +39,7 @@ class History:
 
     def __init__(self, tmp_path: Path) -> None:
         self.path = tmp_path
-        self.store = open_store(str(tmp_path / "store"))
+        self.store = new_store(tmp_path / "store")
         model = self.model()
         port = self.port(drain_at=4, settings={"every_steps": 3, "asynchronous": False})
         checkpoint = Checkpoint(port, model=model)
@@ -215,7 +216,7 @@ def test_an_own_saver_falls_back_too(tmp_path: Path) -> None:
     own = OwnCheckpoint(port(drain_at=4), save=save, load=load)
     for step in range(5):
         own.step_done(step)
-    store = open_store(str(tmp_path / "store"))
+    store = new_store(tmp_path / "store")
     for generation, step in ((OLDER, 2), (NEWER, 4)):
         target = commit_saved(store, tmp_path, generation=generation, step=step, world_size=1)
     flip(tmp_path / "store" / "generations" / NEWER / "rank00000" / "step")

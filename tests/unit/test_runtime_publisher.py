@@ -16,21 +16,22 @@ from drainfsm.errors import SaveFailedError
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.coordinator.publisher import Publisher
 from drainfsm.runtime.coordinator.saves import Written
-from drainfsm.store import CommitLog, open_store
+from drainfsm.store import CommitLog
 from drainfsm.store.generations import generation_prefix
+from drainfsm.testing.stores import new_store
 
 
 class Attempt:
     """The second one of a job, whose first has committed step 4."""
 
     def __init__(self, directory: Path) -> None:
-        self.store = open_store(str(directory))
+        self.store = new_store(directory)
         self.log = CommitLog(self.store, job_id="job")
         self.publisher = self.begin(1)
         self.commit(4)
         self.publisher = self.begin(2)
 
-    def begin(self, epoch: int) -> Publisher:
+    def begin(self, epoch: int, *, begins_after: int = -1, rewind: bool = False) -> Publisher:
         attempt_id = f"attempt-{epoch}"
         self.log.claim(attempt_id=attempt_id, now_unix_ms=epoch)
         self.epoch = epoch
@@ -40,8 +41,9 @@ class Attempt:
             job_id="job",
             epoch=epoch,
             attempt_id=attempt_id,
-            settings=CheckpointSettings(layout={"dp": 1}),
+            settings=CheckpointSettings(layout={"dp": 1}, rewind=rewind),
             clock=Clock(),
+            begins_after=begins_after,
         )
 
     def commit(self, step: int, saver: str = "p") -> None:
@@ -90,8 +92,22 @@ def test_ranks_that_are_started_again_go_on_from_what_the_attempt_committed_last
 def test_ranks_that_went_back_behind_a_damaged_generation_may_save_again(attempt: Attempt) -> None:
     attempt.commit(9)
     attempt.publisher.begin_again()
-    attempt.commit(7, saver="p1")
+    with pytest.raises(SaveFailedError, match="step 9 is what there was to restore"):
+        attempt.commit(7, saver="p1")
+    attempt.publisher.restored(4)
+    attempt.commit(7, saver="p2")
     assert attempt.steps == [4, 9, 7]
+
+
+def test_nothing_older_is_committed_than_what_there_was_to_restore(attempt: Attempt) -> None:
+    """The ranks never called restore(), say."""
+    attempt.publisher = attempt.begin(3, begins_after=9)
+    with pytest.raises(SaveFailedError, match=r"does the job call restore\(\).*rewind = true"):
+        attempt.commit(8)
+    attempt.commit(9)
+    attempt.publisher = attempt.begin(4, begins_after=9, rewind=True)
+    attempt.commit(3)
+    assert attempt.steps == [4, 9, 3]
 
 
 def requeue(attempt: Attempt, **refused: set[str]) -> RequeueRecord:

@@ -35,7 +35,9 @@ FILES = {"__0_0.distcp": b"a" * 5000, "__1_0.distcp": b"b" * 7000, ".metadata": 
 
 @pytest.fixture
 def store(tmp_path: Path) -> PosixStore:
-    return PosixStore(tmp_path / "store")
+    store = PosixStore(tmp_path / "store")
+    store.create()
+    return store
 
 
 def checksum(data: bytes, algorithm: str) -> str:

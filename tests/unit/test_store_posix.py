@@ -34,6 +34,7 @@ def file_size_limit(limit_bytes: int) -> Iterator[None]:
 
 def test_a_write_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
     store = PosixStore(tmp_path / "store")
+    store.create()
     store.put("kept", b"old")
     with file_size_limit(100_000):
         for write in (store.put_if_absent, store.put):
@@ -118,6 +119,7 @@ def test_file_directory_and_every_new_parent_are_synced(
 
     monkeypatch.setattr(os, "fsync", fsync)
     store = PosixStore(tmp_path / "new" / "root", link=link)
+    store.create(parents=True)
     store.put_if_absent("commits/deep/00000001.json", b"x")
     root = str(tmp_path / "new" / "root")
     assert order[:3] == [str(tmp_path / "new"), root, f"{root}/commits"]
@@ -141,6 +143,7 @@ def test_unfinished_objects_are_not_listed(tmp_path: Path) -> None:
 
 def test_directories_that_were_removed_meanwhile_are_made_again(tmp_path: Path) -> None:
     store = PosixStore(tmp_path / "store")
+    store.create()
     store.put("a/b/c", b"x")
     other = PosixStore(tmp_path / "store")
     other.delete_tree("a/")
@@ -149,17 +152,48 @@ def test_directories_that_were_removed_meanwhile_are_made_again(tmp_path: Path) 
     assert store.list("a/") == {"b/c": 1, "b/d": 1}
 
 
-def test_a_store_that_is_no_directory_is_reported(tmp_path: Path) -> None:
+def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    store = PosixStore(tmp_path / "file" / "store")
-    with pytest.raises(StoreUnreachableError, match="cannot create"):
-        store.put_if_absent("slot", b"x")
-    assert store.get("slot") is None
+    for path in (tmp_path / "file", tmp_path / "file" / "store"):
+        store = PosixStore(path)
+        with pytest.raises(ConfigError, match="file"):
+            store.create(parents=True)
+        with pytest.raises(StoreUnreachableError, match="cannot create"):
+            store.put_if_absent("slot", b"x")
+        assert store.get("slot") is None
+
+
+def test_a_store_is_made_where_it_was_meant_to_be_and_nowhere_else(tmp_path: Path) -> None:
+    lost = PosixStore(tmp_path / "mnt" / "store")
+    with pytest.raises(ConfigError, match=r"mnt does not exist.*mounted.*--create-store"):
+        lost.create()
+    assert not (tmp_path / "mnt").exists()
+    lost.create(parents=True)
+    lost.create()
+    lost.put("slot", b"x")
+    assert lost.get("slot") == b"x"
+
+
+def test_a_store_that_vanished_is_not_made_anew(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "mnt" / "store")
+    store.create(parents=True)
+    store.put("commits/1", b"x")
+    (tmp_path / "mnt").rename(tmp_path / "elsewhere")
+    for use in (
+        lambda: store.put_if_absent("commits/2", b"x"),
+        lambda: store.put("commits/2", b"x"),
+        lambda: store.create_tree("generations/g1/"),
+        lambda: store.directory("generations/g1/"),
+    ):
+        with pytest.raises(StoreUnreachableError, match="mounted"):
+            use()
+    assert not (tmp_path / "mnt").exists()
 
 
 def test_urls_and_paths_open_the_same_store(tmp_path: Path) -> None:
     root = tmp_path / "with space"
     by_path = open_store(str(root))
+    by_path.create()
     assert by_path.url == root.as_uri()
     by_url = open_store(by_path.url)
     by_path.put("x", b"1")

@@ -8,6 +8,8 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 
+from msgspec.structs import replace
+
 from drainfsm.adapter import Departure
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.exit_plan import closing_ms, kill_to_give_up_ms
@@ -25,6 +27,7 @@ from drainfsm.runtime.agent.signals import hear_signals
 from drainfsm.runtime.agent.start import check_machine, exit_code_of, with_token
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE
 from drainfsm.runtime.processes.job import become_subreaper
 from drainfsm.runtime.threads import Tasks
 from drainfsm.runtime.wire import node_messages as n
@@ -185,13 +188,23 @@ class Agent:
                 adapters.start(self._tasks, self._notices)
                 self._start_timeout(epoch)
                 node.start()
-                left = await node.left()
+                left = await self._unless_fenced(await node.left())
             self._done_by_unix_ms = left.done_by_unix_ms
             await self._say_goodbye(adapters, left)
         finally:
             connection.cancel()
             await node.end()
         return left.exit_code
+
+    async def _unless_fenced(self, left: n.JobLeft) -> n.JobLeft:
+        """Node 0 looks once more, also where it leaves without its coordinator's word."""
+        if self._host is None or left.exit_code == FENCED_EXIT_CODE:
+            return left
+        left_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
+        timeout_ms = max(left_ms // 2, self._config.allowances.exit_margin_ms // 8)
+        if not await self._host.fenced(timeout_ms=timeout_ms):
+            return left
+        return replace(left, exit_code=FENCED_EXIT_CODE, requeue=False, left_for=())
 
     def _start_timeout(self, epoch: int) -> None:
         config = self._config

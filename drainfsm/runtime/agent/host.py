@@ -160,6 +160,10 @@ class Host:
         """Who says what a bare signal means."""
         self._coordinator.interpret = interpret
 
+    async def fenced(self, *, timeout_ms: int) -> bool:
+        """A newer attempt has taken the job over, as far as the store says so in time."""
+        return await self._coordinator.ask_fence(timeout_s=timeout_ms / 1_000)
+
     async def flush(self, *, timeout_ms: int) -> None:
         """Everything on record reaches the stream, if it can in time."""
         shipper = self._shipper

@@ -19,6 +19,7 @@ from drainfsm.errors import (
     StoreUnreachableError,
 )
 from drainfsm.runtime import paths
+from drainfsm.runtime.agent.stored_token import stored_token
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.node_server import TurningAway
 from drainfsm.runtime.threads import in_thread
@@ -55,11 +56,20 @@ def check_machine(config: RunConfig) -> None:
 
 
 async def with_token(config: RunConfig) -> RunConfig:
-    """Raises: StoreUnreachableError: the token is kept there."""
+    """Raises:
+    ConfigError: there is no store, or it cannot keep a token from others.
+    StoreError: the store does not answer, or what it keeps is no token.
+    """
     if config.nnodes == 1 or config.token:
         return config
-    token = await in_thread("token", lambda: handshake.stored_token(open_store(config.store)))
+    token = await in_thread("token", lambda: _stored_token(config))
     return replace(config, token=token)
+
+
+def _stored_token(config: RunConfig) -> str:
+    store = open_store(config.store)
+    store.create(parents=config.create_store)
+    return stored_token(store, node_rank=config.node_rank)
 
 
 async def turn_away(

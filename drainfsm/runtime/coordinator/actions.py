@@ -15,7 +15,7 @@ from drainfsm.core.orders import SaveOrder
 from drainfsm.core.requeue import RequeueRecord
 from drainfsm.core.state import Phase, State
 from drainfsm.core.words import CordonOutcome
-from drainfsm.errors import DrainfsmError
+from drainfsm.errors import DrainfsmError, FencedError
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.attempt_end import AttemptEnd
@@ -300,7 +300,7 @@ class Actions:
         )
         error = ""
         if state.attempt.fenced_by is not None:
-            error = f"not written: epoch {state.attempt.fenced_by} has claimed the job"
+            error = f"epoch {state.attempt.fenced_by} has claimed the job"
         else:
             try:
                 async with asyncio.timeout(REQUEUE_S):
@@ -310,6 +310,9 @@ class Actions:
                     )
             except TimeoutError:
                 error = "the store did not answer in time"
+            except FencedError as fenced:
+                self._decisions.submit(i.ReportFenced(by_epoch=fenced.newest_epoch))
+                error = str(fenced)
             except (DrainfsmError, OSError) as failure:
                 error = str(failure)
         self._decisions.submit(i.ReportRequeueRecorded(record=record, error=error))

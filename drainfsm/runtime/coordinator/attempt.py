@@ -16,14 +16,23 @@ from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.requeue import RequeueRecord
 from drainfsm.core.state import left_on
 from drainfsm.errors import ConfigError
-from drainfsm.log.journal import Journal, journal_path, journals, prepare_directory
+from drainfsm.log.journal import (
+    Journal,
+    journal_path,
+    journals,
+    prepare_directory,
+    read_journal,
+)
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import evidence
 from drainfsm.runtime.coordinator.publisher import Publisher
 from drainfsm.runtime.coordinator.requeue import needed
 from drainfsm.store import Claimed, CommitLog, Head, ObjectStore, open_store
-from drainfsm.store.requeues import read_requeue, restore_for
+from drainfsm.store.requeues import check_restorable, read_requeue, restore_for
+
+ASKED_MAX = 8
+"""Journals that are asked which store they are of: one whose attempt died at once does not say."""
 
 
 class ClaimedAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +74,10 @@ class AttemptEnvironment:
         prepare_directory(self._config.state_dir, job_id=self._config.job)
 
     def open_store(self) -> ObjectStore:
-        return open_store(self._config.store)
+        """Raises: ConfigError: there is no such store, nor is it to be made there."""
+        store = open_store(self._config.store)
+        store.create(parents=self._config.create_store)
+        return store
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -76,6 +88,13 @@ class AttemptEnvironment:
     def journal_epochs(self) -> tuple[int, ...]:
         """Of the job's attempts that have left a journal here, oldest first."""
         return tuple(journals(self._config.state_dir, self._config.job))
+
+    def journal_store_id(self) -> str:
+        """The store that the newest of them was claimed in; empty: they do not say."""
+        paths = journals(self._config.state_dir, self._config.job)
+        newest_first = [paths[epoch] for epoch in sorted(paths, reverse=True)]
+        told = (evidence.store_of(read_journal(path)) for path in newest_first[:ASKED_MAX])
+        return next(filter(None, told), "")
 
     def evidence(self, *, before_epoch: int) -> evidence.PastAttempts:
         config = self._config
@@ -106,11 +125,12 @@ def claim_attempt(
     """Blocks on the store. From here on earlier attempts are fenced.
 
     Raises:
-        ConfigError: the state directory cannot be used, or knows of attempts that the store does
-            not; nothing was claimed.
+        ConfigError: the state directory or the store cannot be used, or the one knows of attempts
+            that the other does not; nothing was claimed.
         StoreUnreachableError: the store does not answer.
-        CommitLogError: the commit log is damaged, or of another job.
-        RestoreRefusedError: the requeue record names a generation that no commit names.
+        CommitLogError: the commit log is damaged, or of another job; nothing was claimed.
+        RestoreRefusedError: the requeue record names a generation that no commit names; nothing
+            was claimed.
         JournalLockedError: the journal of this epoch is in use.
     """
     attempt_id, saving = new_attempt_id(os.environ), config.checkpoint
@@ -125,7 +145,7 @@ def claim_attempt(
         now_unix_ms=clock.now_unix_ms(),
         node_count=config.nnodes,
         capacity=needed(config),
-        damaged_layout=saving.layout if saving.on_refused == "fallback" else None,
+        damaged_layout=_damaged_layout(config),
     )
     found = environment.evidence(before_epoch=epoch)
     start = _start(config, claimed, found if lost else None, store.url, attempt_id)
@@ -145,6 +165,7 @@ def claim_attempt(
             attempt_id=attempt_id,
             settings=saving,
             clock=clock,
+            begins_after=-1 if restore is None or restore.step is None else restore.step,
             lock=environment.lock(),
         ),
     )
@@ -159,19 +180,35 @@ def _claim(
     log = CommitLog(store, job_id=config.job, pause=environment.pause)
 
     def admit(head: Head) -> None:
-        _check_known(environment.journal_epochs(), head, job=config.job, url=store.url)
+        _check_known(environment, head, log.store_id, job=config.job, url=store.url)
+        check_restorable(store, log, head, damaged_layout=_damaged_layout(config))
 
     return store, log, log.claim(attempt_id=attempt_id, now_unix_ms=now_unix_ms, admit=admit)
 
 
-def _check_known(epochs: tuple[int, ...], head: Head, *, job: str, url: str) -> None:
+def _damaged_layout(config: RunConfig) -> dict[str, int] | None:
+    saving = config.checkpoint
+    return saving.layout if saving.on_refused == "fallback" else None
+
+
+def _check_known(
+    environment: AttemptEnvironment, head: Head, store_id: str, *, job: str, url: str
+) -> None:
     """A claim stands before its journal: journals of later attempts mean that this is another
-    store, or that it has lost some.
+    store, or that it has lost some. And they know which store they were claimed in.
 
     Raises: ConfigError.
     """
+    epochs = environment.journal_epochs()
     newest = max(epochs, default=0)
     if newest <= head.epoch:
+        known_id = environment.journal_store_id()
+        if known_id and known_id != store_id:
+            raise ConfigError(
+                f"attempt {newest} of job {job}, whose journal is on this machine, was claimed in "
+                f"the store {known_id}, and {url} is {store_id or 'none that is known'}: is it the "
+                "right one, and mounted? If it is, use another --state-dir"
+            )
         return
     attempts = f"attempt {newest}" if len(epochs) == 1 else f"attempts {epochs[0]} to {newest}"
     known = f"only attempts up to {head.epoch}" if head.epoch else "none"
@@ -196,6 +233,7 @@ def _start(
         allowances=config.allowances,
         grace_ms=round(config.grace_s * 1_000),
         store=store_url,
+        store_id=claimed.store_id,
         claim_slot=claimed.slot,
         restore=None,
         lost_epoch=claimed.epoch - 1 if of_lost else None,

@@ -105,8 +105,8 @@ class AttemptEnd:
         left_ms = exit_plan_of(state).exit_by_unix_ms - self._clock.now_unix_ms()
         return max(0, min(ACTS_MS_MAX, left_ms))
 
-    def outcome(self, state: State) -> AttemptOutcome:
-        if state.attempt.fenced_by is not None:
+    def outcome(self, state: State, *, fenced: bool) -> AttemptOutcome:
+        if fenced:
             return AttemptOutcome(exit_code=FENCED_EXIT_CODE, requeue=False, state=state)
         exit_code = EX_TEMPFAIL if state.attempt.exit_code is None else state.attempt.exit_code
         requeue = exit_code == EX_TEMPFAIL and (state.phase in (Phase.LOST, Phase.EXITED))

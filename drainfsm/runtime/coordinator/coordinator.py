@@ -5,6 +5,8 @@ Reports of the nodes become inputs of the core; what the core decides is journal
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -28,6 +30,7 @@ from drainfsm.runtime.coordinator.nodes import Nodes, Send
 from drainfsm.runtime.coordinator.saves import Saves
 from drainfsm.runtime.coordinator.starts import Starts
 from drainfsm.runtime.coordinator.watchdogs import (
+    fenced_by,
     watch_attachment,
     watch_fence,
     watch_silence,
@@ -37,6 +40,8 @@ from drainfsm.runtime.threads import Tasks
 from drainfsm.runtime.wire import node_messages as n
 
 LOST_NODE_EXIT_CODE = -1
+
+FENCE_AT_EXIT_S = 2.0
 
 
 class Follower(Protocol):
@@ -64,6 +69,7 @@ class Coordinator:
 
         self._clock = clock
         self._warn = warn
+        self._fence: asyncio.Future[bool] | None = None
         self._config = config
         self._nodes = Nodes(node_count=config.nnodes)
         self._reports = NodeReports(node_count=config.nnodes)
@@ -111,7 +117,9 @@ class Coordinator:
             self._tasks.start(watch_window(self._reports, lambda: self.state, self._warn))
             self._tasks.start(watch_fence(self.attempt.publisher, self._decisions.submit))
             await self._end.wait()
-            outcome = self._end.outcome(self.state)
+            left_ms = self._end.time_left_ms(self.state)
+            fenced = await self.ask_fence(timeout_s=left_ms / 2_000)
+            outcome = self._end.outcome(self.state, fenced=fenced)
             now_unix_ms = self._clock.now_unix_ms()
             self._nodes.tell(
                 n.JobLeft(
@@ -125,6 +133,24 @@ class Coordinator:
         finally:
             await self._tasks.cancel()
         return outcome
+
+    async def ask_fence(self, *, timeout_s: float) -> bool:
+        """Whether a newer attempt has taken the job over: asked once, last of all. This process
+        may have been frozen since it asked before."""
+        if self.state.attempt.fenced_by is not None:
+            return True
+        if self._fence is None:
+            self._fence = asyncio.ensure_future(self._fenced(min(timeout_s, FENCE_AT_EXIT_S)))
+        return await asyncio.shield(self._fence)
+
+    async def _fenced(self, timeout_s: float) -> bool:
+        by_epoch = await fenced_by(self.attempt.publisher, timeout_s=timeout_s)
+        if by_epoch is None:
+            return False
+        with contextlib.suppress(TimeoutError, DrainfsmError):
+            async with asyncio.timeout(timeout_s):
+                await self._decisions.submit(i.ReportFenced(by_epoch=by_epoch))
+        return True
 
     # --- nodes come, speak and go ---------------------------------------------------------------
 
@@ -180,11 +206,7 @@ class Coordinator:
             case n.NodeFirstStep(step=step):
                 self._submit(self._reports.first_step(node, step))
             case n.NodeRestored():
-                self._actions.refused |= {one.generation_id for one in message.refused}
-                known = self._actions.restored
-                if known is None or message.restore_ms >= known.restore_ms:
-                    self._actions.restored = message
-                self._submit(self._reports.restored(node, message))
+                self._restored(node, message)
             case n.NodeRestoreRefused():
                 self._submit(self._reports.restore_refused(node, message))
             case n.NodeRanksLost(missing=missing, reason=reason):
@@ -199,6 +221,14 @@ class Coordinator:
                 self._tasks.start(self._on_notice(node, message))
             case n.NodeSource():
                 self._submit(_source_of(node, message))
+
+    def _restored(self, node: int, message: n.NodeRestored) -> None:
+        self._actions.refused |= {one.generation_id for one in message.refused}
+        known = self._actions.restored
+        if known is None or message.restore_ms >= known.restore_ms:
+            self._actions.restored = message
+        self.attempt.publisher.restored(message.step)
+        self._submit(self._reports.restored(node, message))
 
     def _submit(self, given: i.AnyInput | None) -> None:
         if given is not None:

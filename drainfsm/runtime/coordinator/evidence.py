@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from drainfsm.core.budget import SAMPLES_MAX, Sample
+from drainfsm.core.events import AttemptStarted
 from drainfsm.core.fold import Fold
 from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import DrainfsmError
@@ -73,6 +74,16 @@ def collect_from(earlier: Mapping[int, Iterator[Record]], *, job_id: str) -> Pas
                 samples=fold.state.attempt.samples[-SAMPLES_MAX:], last_seen_unix_ms=last_seen
             )
     return PastAttempts(last_seen_unix_ms=last_seen)
+
+
+def store_of(records: Iterator[Record]) -> str:
+    """Identity of the store that an attempt was claimed in; empty: its log does not say."""
+    try:
+        first = next(records, None)
+    except (DrainfsmError, OSError):
+        first = None
+    events = first.events if first is not None else ()
+    return next((event.store_id or "" for event in events if isinstance(event, AttemptStarted)), "")
 
 
 def _fold(records: Iterator[Record], *, job_id: str, epoch: int) -> tuple[Fold, int | None]:

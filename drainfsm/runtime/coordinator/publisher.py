@@ -38,9 +38,11 @@ class Publisher:
         attempt_id: str,
         settings: CheckpointSettings,
         clock: Clock,
+        begins_after: int = -1,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
-        """``lock``: for threads that are none (the simulator's)."""
+        """``begins_after``: the step that there is to restore; -1: none. ``lock``: for threads
+        that are none (the simulator's)."""
         self._store = store
         self._log = log
         self._job_id = job_id
@@ -53,6 +55,9 @@ class Publisher:
         self._newest_step = -1
         """Committed by the ranks that are there now."""
 
+        self._floor = begins_after
+        """What the ranks that are there now restored, or were to."""
+
     def verify(self, written: Written, *, world_size: int) -> i.ReportVerified:
         """Every file that a rank reported is in the store, and no other.
 
@@ -62,6 +67,7 @@ class Publisher:
         """
         if len(written.savers) > 1:
             raise ManifestMismatchError(f"the ranks save in different ways: {written.savers}")
+        self._log.check_store()
         verify_reported(
             written.entries, ranks=range(world_size), files_per_rank=written.file_counts
         )
@@ -78,16 +84,13 @@ class Publisher:
         """Write the manifest and the commit record of a verified generation.
 
         Raises:
-            SaveFailedError: the save was given up meanwhile, or a newer one was committed before
-                it; nothing was published.
+            SaveFailedError: the save was given up meanwhile, or is older than one that was
+                committed or restored before it; nothing was published.
             FencedError: a newer epoch has claimed the job.
             StoreUnreachableError: no answer; whether it is committed is not known.
         """
         with self._one_at_a_time:
-            if self._closed:
-                raise SaveFailedError(f"{written.generation_id} came after the requeue record")
-            if written.step < self._newest_step:
-                raise SaveFailedError(f"step {self._newest_step} was committed before it")
+            self._check_wanted(written)
             now_unix_ms = self._clock.now_unix_ms()
             manifest = Manifest(
                 job_id=self._job_id,
@@ -100,6 +103,7 @@ class Publisher:
                 entries=tuple(sorted(written.entries, key=lambda entry: entry.name)),
                 created_unix_ms=now_unix_ms,
             )
+            self._log.check_store()  # nothing is written into what is in its place
             digest = write_manifest(self._store, manifest)
             if given_up.is_set() or self._closed:
                 raise SaveFailedError(f"{written.generation_id} was given up before its commit")
@@ -120,6 +124,23 @@ class Publisher:
             self._newest_step = written.step
             return Published(manifest_digest=digest, slot=slot)
 
+    def _check_wanted(self, written: Written) -> None:
+        if self._closed:
+            raise SaveFailedError(f"{written.generation_id} came after the requeue record")
+        if written.step < self._newest_step:
+            raise SaveFailedError(f"step {self._newest_step} was committed before it")
+        if written.step < self._floor and not self._settings.rewind:
+            raise SaveFailedError(
+                f"step {self._floor} is what there was to restore, and this one is older: does the "
+                "job call restore() and begin where it says? (rewind = true in [checkpoint] lets "
+                "it go back)"
+            )
+
+    def restored(self, step: int) -> None:
+        """The ranks go on behind this step: it may be older than the one that they were told, if
+        that one was damaged."""
+        self._floor = step
+
     def close(self) -> None:
         """Publish nothing more: the requeue record, which comes next, names the newest commit."""
         self._closed = True  # also for those that wait for their turn
@@ -134,9 +155,11 @@ class Publisher:
         own ranks have ``refused`` it as damaged.
 
         Raises:
+            FencedError: a newer epoch has claimed the job; nothing was written.
             StoreUnreachableError: no answer; without a record the newest commit counts.
         """
         with self._one_at_a_time:
+            self._log.check_not_fenced(self._epoch)
             newest = self._log.head().commit
             known = newest is None or newest.epoch != self._epoch
             if newest is not None and not known and newest.generation_id not in refused:
@@ -148,6 +171,7 @@ class Publisher:
                     world_size=newest.world_size,
                     layout=self._settings.layout,
                 )
+            record = msgspec.structs.replace(record, store_id=self._log.store_id)
             write_requeue(self._store, record)
         return record
 
@@ -163,6 +187,7 @@ class Publisher:
             newest = self._log.head().commit
         if newest is None or newest.epoch != self._epoch:
             return None
+        self._floor = newest.step
         return target_of(newest, layout=self._settings.layout)
 
     def check_not_fenced(self) -> None:

@@ -44,13 +44,21 @@ async def watch_silence(
 async def watch_fence(publisher: Publisher, submit: Callable[[AnyInput], Any]) -> None:
     while True:
         await asyncio.sleep(FENCE_CHECK_S)
-        with contextlib.suppress(TimeoutError, DrainfsmError):
-            try:
-                async with asyncio.timeout(FENCE_ANSWER_S):
-                    await in_thread("fence", publisher.check_not_fenced)
-            except FencedError as error:
-                submit(ReportFenced(by_epoch=error.newest_epoch))
-                return
+        by_epoch = await fenced_by(publisher, timeout_s=FENCE_ANSWER_S)
+        if by_epoch is not None:
+            submit(ReportFenced(by_epoch=by_epoch))
+            return
+
+
+async def fenced_by(publisher: Publisher, *, timeout_s: float) -> int | None:
+    """The newest epoch, if it is not ours; None: it is, or the store does not answer in time."""
+    with contextlib.suppress(TimeoutError, DrainfsmError, OSError):
+        try:
+            async with asyncio.timeout(timeout_s):
+                await in_thread("fence", publisher.check_not_fenced)
+        except FencedError as error:
+            return error.newest_epoch
+    return None
 
 
 async def watch_attachment(

@@ -59,6 +59,7 @@ class RankSession(Reports):
         self._times = StepTimes(step=self.last_step)
         self._aborted: set[str] = set()
         self._quiesced: list[Callable[[], None]] = []
+        self._closing: list[Callable[[], None]] = []
         self._save: Callable[[SaveOrder], None] | None = None
         _sessions.add(self)
         if connection is not None:
@@ -106,11 +107,14 @@ class RankSession(Reports):
         self._attention = self._steps_seen <= EXACT_STEPS
 
     def _run_quiesced_handlers(self) -> None:
-        for handler in self._quiesced:
+        self._run_all(self._quiesced, "while a save was finished")
+
+    def _run_all(self, handlers: list[Callable[[], None]], when: str) -> None:
+        for handler in handlers:
             try:
                 handler()
-            except Exception as error:  # a failed periodic save does not stop the drain
-                log.warning("rank %s: while a save was finished: %r", self.rank, error)
+            except Exception as error:  # a failed periodic save stops neither drain nor exit
+                log.warning("rank %s: %s: %r", self.rank, when, error)
 
     def _run_save(self, order: SaveOrder) -> None:
         if order.generation_id in self._aborted:
@@ -146,12 +150,15 @@ class RankSession(Reports):
         return self._times.paused()
 
     def close(self) -> None:
-        """Finish the save that is in flight, and report no more. The process may go on as long as
-        it likes, unless a drain ends it."""
+        """Call right behind the loop, on every rank. Saves the last step of a loop that ended by
+        itself, finishes the save that is in flight, and reports no more. The process may go on as
+        long as it likes, unless a drain ends it."""
         connection = self._connection
         if connection is None:
             return
         self._run_quiesced_handlers()
+        with self.phase("closing"):
+            self._run_all(self._closing, "while the last step was saved")
         self._send(m.Detach())
         self._attention = False
         self._connection = None
@@ -166,6 +173,10 @@ class RankSession(Reports):
     def on_quiesced(self, handler: Callable[[], None]) -> None:
         """Called on the main thread at the stop step, before it is reported."""
         self._quiesced.append(handler)
+
+    def on_close(self, handler: Callable[[], None]) -> None:
+        """Called on the main thread when the session is closed, while it can still report."""
+        self._closing.append(handler)
 
     def save_aborted(self, generation_id: str) -> bool:
         """The coordinator gave this save up."""

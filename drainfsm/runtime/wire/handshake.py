@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import secrets
 import ssl
 
-from drainfsm.core.foreign import UNREADABLE
-from drainfsm.errors import ConfigError, SlotTakenError, StoreError
+from drainfsm.errors import ConfigError
 from drainfsm.runtime.config import RunConfig
-from drainfsm.store import ObjectStore
 
 NONCE_BYTES = 32
-STORED_TOKEN = "token"
 
 
 def nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
-
-
-def stored_token(store: ObjectStore) -> str:
-    """The job token of agents that were given none: a random one, kept beside the checkpoints.
-
-    Whoever can write the store can forge checkpoints anyway, so it gives nothing more away.
-
-    Raises:
-        StoreUnreachableError: the store does not answer.
-        StoreError: what is kept there is no token.
-    """
-    with contextlib.suppress(SlotTakenError):
-        store.put_if_absent(STORED_TOKEN, secrets.token_hex(NONCE_BYTES).encode())
-    try:
-        return (store.get(STORED_TOKEN) or b"").decode()
-    except UNREADABLE as error:
-        raise StoreError(f"{STORED_TOKEN} in {store.url} is no job token: remove it") from error
 
 
 def proof(token: str, *, by: str, theirs: bytes, own: bytes, claims: str) -> bytes:

@@ -40,11 +40,11 @@ from drainfsm.log.frames import MAGIC, frame, header_bytes
 from drainfsm.log.journal import read_journal
 from drainfsm.log.wire import Wire
 from drainfsm.runtime.agent.left_for import LeftFor
+from drainfsm.runtime.agent.stored_token import NAME, stored_token
 from drainfsm.runtime.paths import RunInfo, read_run_info, run_info_path
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.frames import Codec, FrameBuffer
-from drainfsm.runtime.wire.handshake import STORED_TOKEN, stored_token
 from drainfsm.store.commits import CommitLog
 from drainfsm.store.drills import DRILLS, read_drills
 from drainfsm.store.requeues import read_requeue
@@ -160,7 +160,7 @@ def _manifest(data: bytes) -> None:
 
 
 def _token(data: bytes) -> None:
-    stored_token(_store(STORED_TOKEN, data))
+    stored_token(_store(NAME, data), node_rank=0)
 
 
 # --- what processes say to each other -----------------------------------------------------------

@@ -19,6 +19,7 @@ from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.state import generation_id
 from drainfsm.errors import SaveFailedError
+from drainfsm.store import open_store
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.commits import CommitLog
 from drainfsm.store.generations import verify_generation, write_manifest
@@ -76,6 +77,9 @@ class RecordedPort:
         self._lock = threading.Lock()
         self._save: Callable[[SaveOrder], None] | None = None
         self._quiesced: list[Callable[[], None]] = []
+        self._closing: list[Callable[[], None]] = []
+        if store_url:
+            open_store(store_url).create()  # as the agent did before it started the ranks
 
     def step_done(self, step: int) -> bool:
         if step != self.drain_at:
@@ -97,6 +101,18 @@ class RecordedPort:
 
     def on_quiesced(self, handler: Callable[[], None]) -> None:
         self._quiesced.append(handler)
+
+    def on_close(self, handler: Callable[[], None]) -> None:
+        self._closing.append(handler)
+
+    @property
+    def draining(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """What ``session.close()`` does for a checkpoint."""
+        for handler in (*self._quiesced, *self._closing):
+            handler()
 
     def declare_size(self, save_bytes: int) -> None:
         self._report("size", size_bytes=save_bytes)

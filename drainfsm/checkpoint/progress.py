@@ -1,0 +1,74 @@
+"""Where the training loop stands: behind what was restored, and what of it is not saved yet."""
+
+from __future__ import annotations
+
+import sys
+
+from drainfsm.checkpoint.port import RankPort
+from drainfsm.errors import NotRestoredError
+
+REWIND = "set rewind = true in [checkpoint] to train on from before the checkpoint all the same"
+
+
+class Progress:
+    """One rank's loop. What was committed is never overtaken by something older in silence."""
+
+    def __init__(self, port: RankPort) -> None:
+        self.last_step = -1
+        """Last step that is done, here or in what was restored."""
+
+        self._port = port
+        self._awaited = None if port.settings.rewind else port.restore_target
+        """What must be restored before a step is done."""
+
+        self._kept_step = -1
+        """Was restored, or a save of it was begun."""
+
+        self._first_step = 0
+        self._left = False
+
+    def restored(self, step: int) -> None:
+        self._awaited = None
+        self.last_step = self._kept_step = step
+        if not self._port.settings.rewind:
+            self._first_step = step + 1
+
+    def done(self, step: int) -> None:
+        """Raises:
+        NotRestoredError: the step is in what there is to restore.
+        """
+        if self._awaited is not None:
+            raise NotRestoredError(
+                f"step {self._awaited.step} is committed ({self._awaited.generation_id}), and "
+                "restore() was not called: begin the loop with "
+                f"`for step in range(checkpoint.restore(), steps)`, or {REWIND}"
+            )
+        if step < self._first_step:
+            raise NotRestoredError(
+                f"step {step} was done again, though step {self._first_step - 1} was restored: "
+                f"begin the loop at what restore() returned, {self._first_step}, or {REWIND}"
+            )
+        self.last_step = step
+
+    def saved(self, step: int) -> None:
+        """A save of this step was begun, and will be committed or reported as failed."""
+        self._kept_step = step
+
+    def leaves(self) -> None:
+        """The loop was told to end: what is to be saved is saved, and no more."""
+        self._left = True
+
+    def to_save_at_the_end(self) -> int | None:
+        """The last step, if the loop ended by itself and it is not saved; None: there is nothing,
+        or the job ends by an error, or it does not want to (then that is said)."""
+        unfinished = self._left or self._port.draining or sys.exc_info()[0] is not None
+        if unfinished or self.last_step == self._kept_step:
+            return None
+        if not self._port.settings.final:
+            if self._port.rank == 0:
+                sys.stderr.write(
+                    f"drainfsm: the last step, {self.last_step}, is not saved (final = false in "
+                    f"[checkpoint]): another start goes on behind step {self._kept_step}\n"
+                )
+            return None
+        return self.last_step
