@@ -7,7 +7,6 @@ become a default in silence.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,10 +24,12 @@ from drainfsm.runtime.config import RANK_VARIABLES, RunConfig, check_job_name
 CONFIG_VARIABLE = "DRAINFSM_CONFIG"
 CONFIG_FILE = "drainfsm.toml"
 ADAPTER_PREFIX = "DRAINFSM_ADAPTER_"
-ADAPTER_VARIABLE = re.compile(rf"{ADAPTER_PREFIX}|{PREFIX}\w+_METADATA_ENDPOINT$")
 
 OTHER_VARIABLES = RANK_VARIABLES | {
     CONFIG_VARIABLE,
+    "DRAINFSM_ALIBABA_METADATA_ENDPOINT",
+    "DRAINFSM_AZURE_METADATA_ENDPOINT",
+    "DRAINFSM_TENCENT_METADATA_ENDPOINT",
     "DRAINFSM_NODES",
     "DRAINFSM_REQUEUE",
 }
@@ -131,10 +132,9 @@ def load_settings(
     adapters: dict[str, dict[str, str]] = {}
     file = arguments.get("config") or environment.get(CONFIG_VARIABLE)
     path = Path(file) if file else directory / CONFIG_FILE
-    document = _document(path) if file or path.exists() else {}
-    known = _adapters(document, environment, arguments)
-    _read_document(path, document, given, adapters, known)
-    _read_environment(environment, given, adapters, known)
+    if file or path.exists():
+        _read_file(path, given, adapters)
+    _read_environment(environment, given, adapters)
     for option in OPTIONS:
         value = arguments.get(option.key)
         if value is not None:
@@ -172,25 +172,16 @@ def _default_state_dir() -> Path:
 # --- drainfsm.toml ------------------------------------------------------------------------------
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _read_file(path: Path, given: dict[str, Given], adapters: dict[str, dict[str, str]]) -> None:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except UNREADABLE as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-
-
-def _read_document(
-    path: Path,
-    document: Mapping[str, Any],
-    given: dict[str, Given],
-    adapters: dict[str, dict[str, str]],
-    known: Sequence[str],
-) -> None:
     for key, value in document.items():
         if key == "adapters":
-            _read_adapters(path, value, adapters, known)
+            _read_adapters(path, value, adapters)
         elif key in TABLES:
             if not isinstance(value, dict):
                 raise ConfigError(f"{path}: {key} is a table: write [{key}]")
@@ -214,13 +205,11 @@ def _take(path: Path, key: str, value: object, given: dict[str, Given], *, table
     raise ConfigError(f"{where} is not known{hint}")
 
 
-def _read_adapters(
-    path: Path, tables: object, adapters: dict[str, dict[str, str]], known: Sequence[str]
-) -> None:
+def _read_adapters(path: Path, tables: object, adapters: dict[str, dict[str, str]]) -> None:
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
         raise ConfigError(f"{path}: adapters holds one table an adapter: write [adapters.NAME]")
     for name, table in tables.items():
-        _check_adapter(name, known, where=f"{path}: adapters.{name}")
+        _check_adapter(name, where=f"{path}: adapters.{name}")
         options = adapters.setdefault(name, {})
         for key, value in table.items():
             if isinstance(value, dict | list):
@@ -232,20 +221,14 @@ def _read_adapters(
 
 
 def _read_environment(
-    environment: Mapping[str, str],
-    given: dict[str, Given],
-    adapters: dict[str, dict[str, str]],
-    known: Sequence[str],
+    environment: Mapping[str, str], given: dict[str, Given], adapters: dict[str, dict[str, str]]
 ) -> None:
     """An empty variable counts as not set, as everywhere in a shell."""
     by_variable = {option.variable: option for option in OPTIONS}
     links = _service_links(environment)
-    endpoints = {f"{PREFIX}{_upper(name)}_METADATA_ENDPOINT" for name in known}
     for variable in sorted(environment):
         value = environment[variable]
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
-            continue
-        if variable in endpoints:
             continue
         option = by_variable.get(variable)
         if option is None and variable.startswith(links):
@@ -254,7 +237,7 @@ def _read_environment(
             if value:
                 given[option.key] = Given(value, variable)
         elif variable.startswith(ADAPTER_PREFIX):
-            name, key = _adapter_variable(variable, known)
+            name, key = _adapter_variable(variable)
             adapters.setdefault(name, {})[key] = value
         else:
             hint = nearest(variable, [*by_variable, CONFIG_VARIABLE])
@@ -269,44 +252,29 @@ def _service_links(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{name}_{part}" for name in services for part in ("SERVICE_", "PORT"))
 
 
-def _adapter_variable(variable: str, known: Sequence[str]) -> tuple[str, str]:
+def _adapter_variable(variable: str) -> tuple[str, str]:
     """``DRAINFSM_ADAPTER_AWS_POLL_S`` is ``poll_s`` of ``aws``; the longest known name wins."""
     rest = variable.removeprefix(ADAPTER_PREFIX)
-    for name in sorted(known, key=len, reverse=True):
-        head = _upper(name) + "_"
+    for name in sorted(_adapters(), key=len, reverse=True):
+        head = name.upper().replace("-", "_") + "_"
         if rest.startswith(head) and rest != head:
             return name, rest.removeprefix(head).lower()
-    where = f"environment variable {variable}"
-    _check_adapter(rest.split("_", 1)[0].lower(), known, where=where)
+    _check_adapter(rest.split("_", 1)[0].lower(), where=f"environment variable {variable}")
     raise ConfigError(f"environment variable {variable} names no option behind the adapter")
 
 
-def _upper(name: str) -> str:
-    return name.upper().replace("-", "_")
-
-
-def _check_adapter(name: str, known: Sequence[str], *, where: str) -> None:
+def _check_adapter(name: str, *, where: str) -> None:
+    known = _adapters()
     if name not in known:
         installed = ", ".join(known) or "none"
         hint = nearest(name, known)
         raise ConfigError(f"{where}: no adapter {name} is installed ({installed}){hint}")
 
 
-def _adapters(*layers: Mapping[str, Any]) -> tuple[str, ...]:
-    """Under which names adapters find their options: of those that are installed, and of the
-    modules that a layer names as ``module:factory``."""
-    document, environment, _ = layers
-    if "adapters" not in document and not any(map(ADAPTER_VARIABLE.match, environment)):
-        return ()
-    from drainfsm.adapter import adapter_names, options_name
+def _adapters() -> tuple[str, ...]:
+    from drainfsm.adapter import adapter_names
 
-    named: list[str] = []
-    for layer in layers:
-        for key in ("source", "cordon"):
-            for value in (layer.get(key), layer.get(BY_KEY[key].variable)):
-                words = value.split(",") if isinstance(value, str) else value or ()
-                named += [word.strip() for word in words if isinstance(word, str) and ":" in word]
-    return tuple(dict.fromkeys((*adapter_names(), *map(options_name, named))))
+    return adapter_names()
 
 
 # --- text to values -----------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class Journal:
         if not records:
             return
         self._check(records)
-        self._write(frame(b"\n".join(_line(record) for record in records)))
+        self.write(frame(b"\n".join(_line(record) for record in records)))
         self.records.extend(records)
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Journal:
         if header is None:
             os.ftruncate(self._fd, 0)
             self.dropped_bytes = len(data)
-            self._write(header_bytes(job_id=self.job_id, epoch=self.epoch))
+            self.write(header_bytes(job_id=self.job_id, epoch=self.epoch))
             return
         if (header.job_id, header.epoch) != (self.job_id, self.epoch):
             raise JournalCorruptError(
@@ -183,7 +183,12 @@ class Journal:
                     actual_count=position if own else None,
                 )
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
+        """Bytes behind those that are there, durable, all or none. ``append`` is made of it.
+
+        Raises:
+            OSError: the disk refused; nothing was written.
+        """
         if self._fd == -1:
             raise ValueError(f"{self.path} is closed")
         if self._broken:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
+from drainfsm.core.backoff import backoff_s
 from drainfsm.core.records import Record
 from drainfsm.errors import (
     BrokerError,
@@ -22,7 +23,7 @@ from drainfsm.log.shipment import Shipment
 
 CONNECT_S = 2.0
 CLOSE_S = 1.0
-RETRY_S, RETRY_S_MAX = 0.05, 2.0
+RETRY_S, RETRY_S_MAX = 0.1, 2.0
 FAILURES_MAX = 3
 """In a row: then the connection itself is suspect, and a new one is made."""
 
@@ -137,7 +138,8 @@ class Shipper:
                 failures += 1
                 if failures % FAILURES_MAX == 0:
                     await self._disconnect(timeout_s=CLOSE_S)
-                await self._pause(min(RETRY_S * 2**failures, RETRY_S_MAX))
+                pause_s = backoff_s(failures, first_s=RETRY_S, longest_s=RETRY_S_MAX)
+                await self._pause(pause_s)
                 continue
             failures = 0
             self._told.clear()

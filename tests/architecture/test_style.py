@@ -7,8 +7,11 @@ import importlib.util
 import re
 import sys
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
+import drainfsm_kit as kit
 from drainfsm.cli.options import OPTIONS
 from drainfsm.cli.settings import ADAPTER_PREFIX, OTHER_VARIABLES
 
@@ -56,6 +59,41 @@ def test_every_environment_variable_in_the_code_is_known_to_the_settings() -> No
     for path in SHIPPED:
         for name in re.findall(r"[\"'](DRAINFSM_[A-Z0-9_]+)[\"']", path.read_text()):
             assert name in known or name.startswith(ADAPTER_PREFIX), f"{path}: {name}"
+
+
+def test_no_part_of_the_runtime_is_wired_from_outside() -> None:
+    """What an object works with is given to its constructor."""
+    found = []
+    for path in (ROOT / "drainfsm" / "runtime").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.AnnAssign | ast.AugAssign):
+                targets = [node.target]
+            elif isinstance(node, ast.Assign):
+                targets = node.targets
+            found += [
+                f"{_path(path)}:{target.lineno} {ast.unparse(target)}"
+                for target in targets
+                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Attribute)
+            ]
+    assert found == []
+
+
+def test_the_test_kit_overrides_nothing_private() -> None:
+    """It plugs in where the code has ports, or a change in there would break it unseen."""
+    modules = [import_module(one.name) for one in walk_packages(kit.__path__, f"{kit.__name__}.")]
+    found = set()
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, type) and value.__module__.startswith(kit.__name__):
+                ours = [base for base in value.__mro__ if base.__module__.startswith("drainfsm.")]
+                private = {name for base in ours for name in vars(base) if _is_private(name)}
+                found |= {f"{value.__name__}.{name}" for name in private & vars(value).keys()}
+    assert found == set()
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_abc_impl"
 
 
 def test_no_two_classes_have_one_name() -> None:

@@ -254,7 +254,7 @@ def test_a_process_that_dies_while_it_writes_leaves_at_most_a_torn_tail(stage: S
     whole = bytes(disk.files[1])
 
     async def main() -> int:
-        await in_thread("journal", lambda: journal._write(b"frame" * 100))
+        await in_thread("journal", lambda: journal.write(b"frame" * 100))
         return 0
 
     stage.a.start(main())

@@ -46,8 +46,24 @@ def test_the_training_loop_is_the_same_in_every_page(page: Path) -> None:
     assert [line for line in statements if line in wanted] == wanted
 
 
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
 def test_every_link_between_the_pages_leads_somewhere() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    for page in pages:
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"])
+def test_every_file_that_a_page_for_developers_names_is_there(page: str) -> None:
+    """Also those that are named from inside ``drainfsm/`` or ``drainfsm/runtime/``."""
+    tops = (ROOT, ROOT / "drainfsm", ROOT / "drainfsm" / "runtime")
+    for named in set(re.findall(r"`([\w./*-]+/[\w.*-]*)`", (ROOT / page).read_text())):
+        assert any(list(top.glob(named.rstrip("/"))) for top in tops), f"{page}: {named}"
+
+
+def test_every_decision_is_in_the_list_of_decisions() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = set(re.findall(r"\]\((\S+)\)", (folder / "README.md").read_text()))
+    assert listed == {page.name for page in folder.glob("0*.md")}

@@ -17,7 +17,6 @@ from drainfsm.adapter import (
     Requeuer,
     Staying,
     load_adapter,
-    options_name,
 )
 from drainfsm.core.backoff import backoff_s
 from drainfsm.core.words import CordonOutcome
@@ -119,7 +118,7 @@ class RunningAdapters:
         Raises:
             ConfigError: an adapter is not installed, or refuses its options.
         """
-        self.epoch = 0
+        self._epoch = 0
         """Not claimed yet: a claim would come too early for whatever is found wrong here."""
 
         self._config = config
@@ -134,17 +133,21 @@ class RunningAdapters:
         for name in dict.fromkeys((*config.source, *filter(None, (config.cordon,)))):
             context = AdapterContext(
                 job_id=config.job,
-                epoch=lambda: self.epoch,
+                epoch=lambda: self._epoch,
                 left_for=self._left_for,
                 node_rank=config.node_rank,
                 node_count=config.nnodes,
                 grace_ms=round(config.grace_s * 1_000),
-                options=config.adapters.get(options_name(name), {}),
+                options=config.adapters.get(name, {}),
                 now_unix_ms=clock.now_unix_ms,
             )
             self._adapters[name] = of_today(name, load(name, context))
         if config.cordon and not isinstance(self._adapters[config.cordon], Cordon):
             raise ConfigError(f"--cordon {config.cordon}: this adapter has no cordon")
+
+    def claimed(self, *, epoch: int) -> None:
+        """The attempt has its number: adapters may ask for it from now on."""
+        self._epoch = epoch
 
     def start(self, tasks: Tasks, listener: NoticeListener) -> None:
         for name in self._config.source:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -19,9 +19,11 @@ from drainfsm.runtime.agent.adapters import RunningAdapters
 from drainfsm.runtime.agent.clock_offset import Offset
 from drainfsm.runtime.agent.coordinator_link import CoordinatorLink, join
 from drainfsm.runtime.agent.host import Host
+from drainfsm.runtime.agent.host_machine import HostMachine
 from drainfsm.runtime.agent.job_timeout import hear_job_timeout
 from drainfsm.runtime.agent.left_for import LeftFor
 from drainfsm.runtime.agent.node import Node
+from drainfsm.runtime.agent.node_machine import NodeMachine
 from drainfsm.runtime.agent.notices import Notices
 from drainfsm.runtime.agent.signals import hear_signals
 from drainfsm.runtime.agent.start import check_machine, exit_code_of, with_token
@@ -62,7 +64,8 @@ class AgentParts:
     """What an agent is put together from. The simulator has its own."""
 
     check_machine: Callable[[RunConfig], None] = check_machine
-    start_host: Callable[..., Awaitable[Host]] = Host.start
+    make_host_machine: Callable[..., HostMachine] = HostMachine
+    make_node_machine: Callable[..., NodeMachine] = NodeMachine
     make_adapters: Callable[..., RunningAdapters] = _adapters
     make_node: Callable[..., Node] = Node
 
@@ -86,6 +89,9 @@ class Agent:
         self._offset = Offset(self._clock)
         self._notices = Notices(config, self._clock, self._offset, warn=warn)
         self._host: Host | None = None
+        self._others: set[int] = set()
+        """Ids of child processes that are not the job's."""
+
         self._adapters: RunningAdapters | None = None
         """Of an agent that has found nothing wrong so far."""
 
@@ -149,8 +155,14 @@ class Agent:
         if config.node_rank > 0:
             self._check()
             return await join(config, warn=self._warn)
-        self._host = await self._parts.start_host(
-            config, self._clock, self._tasks, check=self._check, warn=self._warn
+        machine = self._parts.make_host_machine(config, others=self._others, warn=self._warn)
+        self._host = await Host.start(
+            config,
+            self._clock,
+            self._tasks,
+            machine,
+            check=lambda: self._check().interpret,
+            warn=self._warn,
         )
         return self._host.link
 
@@ -165,7 +177,10 @@ class Agent:
         config, epoch = self._config, link.welcome.epoch
         self._offset.hear(link.welcome.now_unix_ms)
         adapters = self._check()
-        adapters.epoch = epoch
+        adapters.claimed(epoch=epoch)
+        machine = self._parts.make_node_machine(
+            config, self._clock, others=self._others, warn=self._warn
+        )
         node = self._parts.make_node(
             config,
             self._clock,
@@ -175,12 +190,8 @@ class Agent:
             self._tasks,
             self._warn,
             self._offset,
+            machine,
         )
-        if self._host is not None:
-            node.job.others.update(self._host.process_ids)
-            self._host.on_server_started = node.job.others.add
-            self._host.on_failed = node.lose
-            self._host.interpret_with(adapters.interpret)
         connection = self._tasks.start(self._follow(link, node))
         try:
             async with node.listening():

@@ -14,7 +14,7 @@ from drainfsm.errors import (
     RuntimeFailure,
     StartRefusedError,
 )
-from drainfsm.runtime.clock import RunningTime, loop_ms
+from drainfsm.runtime.clock import loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.coordinator import Coordinator
 from drainfsm.runtime.wire import handshake
@@ -52,7 +52,7 @@ class LocalLink:
     def __init__(self, coordinator: Coordinator, *, node_rank: int) -> None:
         self._coordinator = coordinator
         self._node_rank = node_rank
-        self._orders: asyncio.Queue[n.ToNode] = asyncio.Queue()
+        self._orders: asyncio.Queue[n.ToNode | CoordinatorLostError] = asyncio.Queue()
         self.welcome = coordinator.join(node_rank, self._orders.put_nowait)
         coordinator.brief(node_rank)
 
@@ -62,7 +62,14 @@ class LocalLink:
 
     async def run(self, on_order: OnOrder) -> None:
         while True:
-            on_order(await self._orders.get())
+            order = await self._orders.get()
+            if isinstance(order, CoordinatorLostError):
+                raise order
+            on_order(order)
+
+    def fail(self, reason: str) -> None:
+        """The coordinator has ended by a fault of its own."""
+        self._orders.put_nowait(CoordinatorLostError(reason))
 
     def close(self) -> None:
         pass
@@ -81,8 +88,7 @@ class TcpLink:
         self._reader = reader
         self._writer = writer
         self._config = config
-        self._time = RunningTime(pause_ms=round(2_000 * config.heartbeat_s))
-        self._heard_ms = self._time.now_ms()
+        self._heard_ms = loop_ms()
 
     def send(self, message: n.FromNode) -> None:
         write_message(self._writer, message)
@@ -99,7 +105,7 @@ class TcpLink:
     async def _read(self, on_order: OnOrder) -> None:
         codec: Codec[n.ToNode] = Codec(n.ToNode)
         while (order := await read_message(self._reader, codec)) is not None:
-            self._heard_ms = self._time.now_ms()
+            self._heard_ms = loop_ms()
             on_order(order)
         raise CoordinatorLostError("the coordinator closed the connection")
 
@@ -107,7 +113,7 @@ class TcpLink:
         while True:
             await asyncio.sleep(self._config.heartbeat_s)
             self.send(n.Heartbeat())
-            if self._time.now_ms() - self._heard_ms > self._config.silence_s * 1_000:
+            if loop_ms() - self._heard_ms > self._config.silence_s * 1_000:
                 self._writer.transport.abort()  # the reader sees the end, and says so
 
     def close(self) -> None:

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import signal
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.events import NodeExit
 from drainfsm.core.exit_plan import closing_ms, kill_to_exit_ms
-from drainfsm.runtime import paths
 from drainfsm.runtime.agent.adapters import RunningAdapters
 from drainfsm.runtime.agent.clock_offset import Offset
 from drainfsm.runtime.agent.coordinator_link import CoordinatorLink
-from drainfsm.runtime.agent.limits import Limits
 from drainfsm.runtime.agent.local_ranks import LocalRanks
 from drainfsm.runtime.agent.local_start import LocalStart
+from drainfsm.runtime.agent.node_machine import NodeMachine
 from drainfsm.runtime.agent.notices import Notices
-from drainfsm.runtime.agent.rank_server import RankServer
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.processes.exit_codes import SIGNALLED, describe_exit
-from drainfsm.runtime.processes.job import Job
 from drainfsm.runtime.processes.job_code import JobCode
 from drainfsm.runtime.threads import Tasks
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire import rank_messages as m
-from drainfsm.runtime.wire.environment import EPOCH_VARIABLE, SOCKET_VARIABLE
 
 LATE_LEAD_MS_MAX = 150
 """So long before a wait is over the late ranks are asked where they are, twice over."""
@@ -46,10 +40,6 @@ END_S = 0.5
 """The last wait for processes that were killed: usually they are long gone. At most half of what
 the backstop leaves between the end of the agent and the deadline."""
 
-
-OVERDUE_EXIT_MS = 2_000
-FAILED_TOLD_MAX = 8
-"""Ranks of which is said how they failed: the others die of it."""
 
 OWN_EXIT_MS_MAX = 2_000
 """From killing what is left, where nobody has answered a notice, to the end of the agent."""
@@ -68,6 +58,7 @@ class Node:
         tasks: Tasks,
         warn: Callable[[str], None],
         offset: Offset,
+        machine: NodeMachine,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -76,19 +67,16 @@ class Node:
         self._notices = notices
         self._tasks = tasks
         self._warn = warn
-        self.job = Job(config.command, signals=config.signals)
+        self._machine = machine
         self._code = JobCode()
         self._ranks = LocalRanks(node=config.node_rank, node_count=config.nnodes, report=link.send)
         self._start = LocalStart(link.welcome, self._ranks, link.send)
-        self._server = RankServer(
-            self._ranks,
-            start=self._start,
-            call=notices.call,
-            ends=self,
-            warn=warn,
+        self._ranks_attach = machine.ranks_attach(
+            self._ranks, start=self._start, call=notices.call, ends=self
         )
+        self.job = machine.job()
         self._offset = offset
-        self._limits = Limits(clock, kill=self._overran, leave=self._out_of_time)
+        self._limits = machine.limits(kill=self._overran, leave=self._out_of_time)
         self._late: asyncio.Task[None] | None = None
         self._killed: tuple[int, ...] = ()
         self._killing = False
@@ -96,42 +84,21 @@ class Node:
         self._launcher_ended = False
         self._why_killed = ""
         self._rank_ended = asyncio.Event()
-        self._failed_count = 0
         self._notice_signals = {signal.Signals[name] for name in config.signals}
         self._left: asyncio.Future[n.JobLeft] = asyncio.get_running_loop().create_future()
 
     # --- life -----------------------------------------------------------------------------------
 
-    @functools.cached_property
-    def _socket(self) -> Path:
-        config = self._config
-        return paths.agent_socket(config.state_dir, job=config.job, node_rank=config.node_rank)
-
-    @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
+    def listening(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Ranks can attach, and ``drainfsm notify`` finds the agent."""
-        config = self._config
-        self._socket.unlink(missing_ok=True)
-        await self._server.listen(self._socket)
-        try:
-            with paths.control_link(
-                self._socket, config.state_dir, job=config.job, node_rank=config.node_rank
-            ):
-                yield
-        finally:
-            await self._server.close()
-            self._socket.unlink(missing_ok=True)
+        return self._ranks_attach
 
     def start(self) -> None:
         """Raises: ConfigError: the command cannot be started."""
         if not self._left.done():
-            self.job.start(self._variables())
+            self.job.start(self._machine.variables(epoch=self._link.welcome.epoch))
             self._tasks.start(self._follow_job())
             self._tasks.start(self._reap())
-
-    def _variables(self) -> dict[str, str]:
-        epoch = self._link.welcome.epoch
-        return {SOCKET_VARIABLE: str(self._socket), EPOCH_VARIABLE: str(epoch)}
 
     async def left(self) -> n.JobLeft:
         """Until the whole job has left, or this node must."""
@@ -224,9 +191,6 @@ class Node:
         now_unix_ms = self._clock.now_unix_ms()
         self._code.rank_ended(rank, incarnation, exit_code, now_unix_ms=now_unix_ms)
         self._rank_ended.set()
-        if exit_code and not self._ranks.leaving and self._failed_count < FAILED_TOLD_MAX:
-            self._failed_count += 1
-            self._warn(f"rank {rank} {describe_exit(exit_code)}")
         self._check_launcher()
 
     def _check_launcher(self) -> None:
@@ -289,7 +253,7 @@ class Node:
             case n.SetBackstop(kill_by_unix_ms=kill_by, exit_by_unix_ms=exit_by):
                 self._limits.set_backstop(
                     None if kill_by is None else here(kill_by),
-                    None if exit_by is None else self._not_passed(here(exit_by)),
+                    None if exit_by is None else here(exit_by),
                 )
             case n.StartRanks():
                 self._start.on_answer(order)
@@ -319,13 +283,6 @@ class Node:
                     self._left.set_result(
                         replace(order, done_by_unix_ms=here(done_by), act_by_unix_ms=here(act_by))
                     )
-
-    def _not_passed(self, exit_by_unix_ms: int) -> int:
-        """A deadline that had passed when it was heard of: the ranks are killed at once, and there
-        is a moment to put on record what comes next."""
-        now_unix_ms = self._clock.now_unix_ms()
-        passed = exit_by_unix_ms <= now_unix_ms
-        return now_unix_ms + OVERDUE_EXIT_MS if passed else exit_by_unix_ms
 
     def _expect(self, by_unix_ms: int | None) -> None:
         """Report who is late, just before the wait is over."""

@@ -63,8 +63,7 @@ class Rehearsal:
     async def run(self, *, timeout_s: float) -> Rehearsed:
         """Raises: ConfigError: the command cannot be started."""
         become_subreaper()
-        job = Job(self._config.command, signals=self._config.signals)
-        job.stdout = STDERR
+        job = Job(self._config.command, signals=self._config.signals, stdout=STDERR)
         server = RankServer(
             self._ranks, start=self._start, call=_refuse, ends=self, warn=log.warning
         )

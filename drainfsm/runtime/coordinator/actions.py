@@ -60,10 +60,10 @@ class Actions:
         tasks: Tasks,
     ) -> None:
         self.saves = SaveCommitter(saves, publisher, decisions, nodes, tasks, clock)
-        self.restored: n.NodeRestored | None = None
+        self._restored: n.NodeRestored | None = None
         """As the slowest node reported it."""
 
-        self.refused: set[str] = set()
+        self._refused: set[str] = set()
         """Generations that were damaged when ranks of this attempt wanted them."""
 
         self._config = config
@@ -85,6 +85,11 @@ class Actions:
         self._backstop = n.SetBackstop(kill_by_unix_ms=None, exit_by_unix_ms=None)
         self._leave: n.LeaveNode | None = None
         self._requeue_asked = False
+
+    def on_restored(self, message: n.NodeRestored) -> None:
+        self._refused |= {one.generation_id for one in message.refused}
+        if self._restored is None or message.restore_ms >= self._restored.restore_ms:
+            self._restored = message
 
     def run(self, effects: Iterable[fx.AnyEffect], state: State) -> None:
         """The effects of one decision."""
@@ -295,7 +300,7 @@ class Actions:
             cause=Cause(cause),
             config=self._config,
             before=self._restore,
-            restored=self.restored,
+            restored=self._restored,
             now_unix_ms=self._clock.now_unix_ms(),
         )
         error = ""
@@ -306,7 +311,7 @@ class Actions:
                 async with asyncio.timeout(REQUEUE_S):
                     record = await in_thread(
                         "requeue",
-                        partial(self._publisher.record_requeue, record, refused=self.refused),
+                        partial(self._publisher.record_requeue, record, refused=self._refused),
                     )
             except TimeoutError:
                 error = "the store did not answer in time"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -22,16 +21,11 @@ from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.actions import Actions
 from drainfsm.runtime.coordinator.attempt import ClaimedAttempt
-from drainfsm.runtime.coordinator.attempt_end import (
-    NO_PROGRESS_EXIT_CODE,
-    AttemptEnd,
-    AttemptOutcome,
-)
+from drainfsm.runtime.coordinator.attempt_end import AttemptEnd, AttemptOutcome
 from drainfsm.runtime.coordinator.decision_loop import Decided, DecisionLoop
 from drainfsm.runtime.coordinator.narration import narrate
 from drainfsm.runtime.coordinator.node_reports import NodeReports
 from drainfsm.runtime.coordinator.nodes import Nodes, Send
-from drainfsm.runtime.coordinator.progress import Progress
 from drainfsm.runtime.coordinator.saves import Saves
 from drainfsm.runtime.coordinator.starts import Starts
 from drainfsm.runtime.coordinator.watchdogs import (
@@ -49,12 +43,6 @@ LOST_NODE_EXIT_CODE = -1
 FENCE_AT_EXIT_S = 2.0
 
 
-class Follower(Protocol):
-    """Who wants to know that the journal grew: the shipper."""
-
-    def poke(self) -> None: ...
-
-
 class Coordinator:
     """One attempt's decider. Every method is called on the event loop."""
 
@@ -65,18 +53,19 @@ class Coordinator:
         clock: Clock,
         *,
         warn: Callable[[str], None],
-        follower: Follower | None = None,
+        interpret: Callable[[Notice], Awaitable[Notice | None]] | None = None,
+        recorded: Callable[[State], None] = lambda state: None,
     ) -> None:
+        """``interpret``: what a bare signal means, by a source that knows; it answers None where
+        it has said it already. ``recorded``: a decision is on disk, and has led to this state."""
         self.attempt = attempt
-        self.follower = follower
-        self.interpret: Callable[[Notice], Awaitable[Notice | None]] | None = None
-        """What a bare signal means, by a source that knows; None: it is said already."""
-
+        self._interpret = interpret
+        self._recorded = recorded
         self._clock = clock
         self._warn = warn
         self._fence: asyncio.Future[bool] | None = None
         self._config = config
-        self._nodes = Nodes(node_count=config.nnodes, heartbeat_s=config.heartbeat_s)
+        self._nodes = Nodes(node_count=config.nnodes)
         self._reports = NodeReports(node_count=config.nnodes)
         self._tasks = Tasks(warn)
         self._decisions = DecisionLoop(
@@ -100,9 +89,6 @@ class Coordinator:
             tasks=self._tasks,
         )
 
-        self._progress = Progress(
-            attempt.publisher, attempt.restore, attempts_max=config.attempts_max
-        )
         self._starts = Starts(
             attempt,
             self._decisions,
@@ -124,17 +110,10 @@ class Coordinator:
             self._tasks.start(watch_attachment(self._reports, self._config, self._warn))
             self._tasks.start(watch_window(self._reports, lambda: self.state, self._warn))
             self._tasks.start(watch_fence(self.attempt.publisher, self._decisions.submit))
-            self._tasks.start(self._progress.look())
             await self._end.wait()
             left_ms = self._end.time_left_ms(self.state)
             fenced = await self.ask_fence(timeout_s=left_ms / 2_000)
             outcome = self._end.outcome(self.state, fenced=fenced)
-            held = (
-                self._progress.held_because(self.state.attempt.requeue) if outcome.requeue else ""
-            )
-            if held:
-                self._warn(f"the job is held: {held}")
-                outcome = replace(outcome, exit_code=NO_PROGRESS_EXIT_CODE, requeue=False)
             now_unix_ms = self._clock.now_unix_ms()
             self._nodes.tell(
                 n.JobLeft(
@@ -143,7 +122,6 @@ class Coordinator:
                     done_by_unix_ms=now_unix_ms + self._end.time_left_ms(self.state),
                     act_by_unix_ms=now_unix_ms + self._end.acts_left_ms(self.state),
                     left_for=outcome.left_for,
-                    held=held,
                 )
             )
         finally:
@@ -239,10 +217,7 @@ class Coordinator:
                 self._submit(_source_of(node, message))
 
     def _restored(self, node: int, message: n.NodeRestored) -> None:
-        self._actions.refused |= {one.generation_id for one in message.refused}
-        known = self._actions.restored
-        if known is None or message.restore_ms >= known.restore_ms:
-            self._actions.restored = message
+        self._actions.on_restored(message)
         self.attempt.publisher.restored(message.step)
         self._submit(self._reports.restored(node, message))
 
@@ -277,9 +252,9 @@ class Coordinator:
         self._nodes.tell(answer, (node,))
 
     async def _interpreted(self, notice: Notice) -> Notice | None:
-        if notice.source != SIGNAL_SOURCE or self.interpret is None:
+        if notice.source != SIGNAL_SOURCE or self._interpret is None:
             return notice
-        return await self.interpret(notice)
+        return await self._interpret(notice)
 
     def _node_exited(self, node: int, message: n.NodeExited) -> None:
         everybody = self._reports.exited(node, message)
@@ -291,8 +266,7 @@ class Coordinator:
 
     def _act(self, decided: Decided) -> None:
         """The decision is on disk."""
-        if self.follower is not None:
-            self.follower.poke()
+        self._recorded(self.state)
         state = decided.state
         effects = [effect for event in decided.events for effect in effects_of(event, state)]
         self._actions.run(effects, state)

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from drainfsm.errors import ConfigError
@@ -45,16 +45,23 @@ def become_subreaper() -> None:
 class Job:
     """One run of the command."""
 
-    def __init__(self, command: Sequence[str], *, signals: Sequence[str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        signals: Sequence[str],
+        others: Set[int] = frozenset(),
+        stdout: int | None = None,
+    ) -> None:
+        """``others``: children of this process in sessions of their own that are not the job's;
+        there may be more of them later. ``stdout``: where its output goes; None: where ours does.
+        """
         self._command = command
         self._signals = signals
         self._popen: subprocess.Popen[bytes] | None = None
         self._ended = asyncio.Event()
-        self.others: set[int] = set()
-        """Children of this process in sessions of their own that are not the job's."""
-
-        self.stdout: int | None = None
-        """Where its output goes; None: where ours does."""
+        self._others = others
+        self._stdout = stdout
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Raises: ConfigError: the command cannot be started."""
@@ -73,7 +80,7 @@ class Job:
             self._popen = subprocess.Popen(
                 [*shim, ignored, *self._command],
                 env=environment,
-                stdout=self.stdout,
+                stdout=self._stdout,
                 start_new_session=True,
             )
         except OSError as error:
@@ -156,7 +163,7 @@ class Job:
     def _found(self) -> list[Process]:
         if self._popen is None:
             return []
-        found = job_processes(os.getpid(), others=self.others)
+        found = job_processes(os.getpid(), others=self._others)
         reap(found, but=self._popen.pid)
         return [one for one in found if one.state != "Z"]
 

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
 from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import Journal
 from drainfsm.runtime.agent.adapters import RunningAdapters
 from drainfsm.runtime.agent.agent import Agent, AgentParts
+from drainfsm.runtime.agent.limits import Limits
+from drainfsm.runtime.agent.local_ranks import LocalRanks
+from drainfsm.runtime.agent.local_start import LocalStart
 from drainfsm.runtime.agent.node import Node
+from drainfsm.runtime.agent.node_machine import NodeMachine
+from drainfsm.runtime.agent.rank_server import Caller, RankEnds
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import evidence
 from drainfsm.runtime.coordinator.attempt import AttemptEnvironment
-from drainfsm.runtime.threads import Tasks
+from drainfsm.runtime.processes.job import Job
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.store.base import ObjectStore
 from drainfsm_kit.simulator.fibers import FiberLock
-from drainfsm_kit.simulator.host import SimulatedHost
+from drainfsm_kit.simulator.host import SimulatedHostMachine
 from drainfsm_kit.simulator.launcher import SimulatedDoor, SimulatedJob
 from drainfsm_kit.simulator.machine import BEGIN_UNIX_MS, Machine
 from drainfsm_kit.simulator.process import Process
 from drainfsm_kit.simulator.source import Cordon, Platform, loader
 from drainfsm_kit.simulator.storage import StoreClient
+from drainfsm_kit.simulator.watcher import Watcher
 
 if TYPE_CHECKING:
     from drainfsm_kit.simulator.attempt import SimulatedAttempt
@@ -49,7 +55,10 @@ class SimulatedAgent:
         self.platform = Platform()
         self.agent: Agent | None = None
         self.job: SimulatedJob | None = None
-        self.host: SimulatedHost | None = None
+        self.promised: dict[str, int | None] = {}
+        """When ranks may be killed, in true time, by who said so."""
+
+        self._host_machine: SimulatedHostMachine | None = None
         self.call: Callable[[m.FromCaller], Coroutine[Any, Any, m.NotifyAnswer]] | None = None
         """What ``drainfsm notify`` reaches; None: nobody listens yet."""
 
@@ -76,7 +85,8 @@ class SimulatedAgent:
     async def _main(self) -> int:
         parts = AgentParts(
             check_machine=lambda config: None,
-            start_host=self._start_host,
+            make_host_machine=self._make_host_machine,
+            make_node_machine=self._make_node_machine,
             make_adapters=self._make_adapters,
             make_node=self._make_node,
         )
@@ -88,6 +98,11 @@ class SimulatedAgent:
         except DrainfsmError as error:
             self.warn(f"{type(error).__name__}: {error}")
             return 1
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """Of an agent of node 0 whose attempt has something on record."""
+        return None if self._host_machine is None else self._host_machine.watcher
 
     @property
     def listening(self) -> bool:
@@ -108,21 +123,36 @@ class SimulatedAgent:
             self.job.agent_ended()
         self.attempt.agent_ended(self)
 
+    def check_promised(self) -> None:
+        """Ranks are killed no earlier than whoever said when it would be, by whichever clock."""
+        now_ms = self.attempt.universe.timeline.now_ms
+        promised_ms = min((by for by in self.promised.values() if by is not None), default=now_ms)
+        if now_ms < promised_ms - ROUNDING_MS:
+            self.attempt.universe.wrong.append(
+                f"{self.process.name} killed its ranks at {now_ms} ms, and had promised "
+                f"them the time until {promised_ms} ms"
+            )
+
     # --- parts ----------------------------------------------------------------------------------
 
-    async def _start_host(
+    def _make_host_machine(
+        self, config: RunConfig, *, others: set[int], warn: Callable[[str], None]
+    ) -> SimulatedHostMachine:
+        environment = SimulatedEnvironment(self, self._store)
+        self._host_machine = SimulatedHostMachine(
+            self, environment, config, others=others, warn=warn
+        )
+        return self._host_machine
+
+    def _make_node_machine(
         self,
         config: RunConfig,
         clock: Clock,
-        tasks: Tasks,
         *,
-        check: Callable[[], object],
+        others: set[int],
         warn: Callable[[str], None],
-    ) -> SimulatedHost:
-        check()
-        environment = SimulatedEnvironment(self, self._store)
-        self.host = await SimulatedHost.begin(self, environment, config, clock, tasks, warn=warn)
-        return self.host
+    ) -> SimulatedNodeMachine:
+        return SimulatedNodeMachine(self, config, clock, others=others, warn=warn)
 
     def _make_adapters(
         self, config: RunConfig, clock: Clock, *, warn: Callable[[str], None]
@@ -133,32 +163,46 @@ class SimulatedAgent:
         return RunningAdapters(config, clock, warn=warn, load=load)
 
     def _make_node(self, *given: Any) -> Node:
-        node = SimulatedNode(*given)
-        node.put_into(self)
-        return node
+        return WatchedNode(self, *given)
 
 
-class SimulatedNode(Node):
-    """The real one; its ranks and its command are simulated."""
+class SimulatedNodeMachine(NodeMachine):
+    """Ranks and the job's command are simulated."""
 
-    _agent: SimulatedAgent
-
-    def put_into(self, agent: SimulatedAgent) -> None:
-        self._promised: dict[str, int | None] = {}
-        """When ranks may be killed, in true time, by who said so."""
-
-        timeline = agent.attempt.universe.timeline
-        door = SimulatedDoor(self._ranks, self, self._start, agent.process, timeline)
+    def __init__(self, agent: SimulatedAgent, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self._agent = agent
-        agent.call = self._notices.call
-        self.job = agent.job = SimulatedJob(door, timeline, agent.attempt.spawner(agent))
 
-    @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        yield
+    def ranks_attach(
+        self, ranks: LocalRanks, *, start: LocalStart, call: Caller, ends: RankEnds
+    ) -> AbstractAsyncContextManager[None]:
+        agent, timeline = self._agent, self._agent.attempt.universe.timeline
+        door = SimulatedDoor(ranks, ends, start, agent.process, timeline)
+        agent.job = SimulatedJob(door, timeline, agent.attempt.spawner(agent))
+        agent.call = cast(Any, call)
+        return contextlib.nullcontext()
 
-    def _variables(self) -> dict[str, str]:
+    def variables(self, *, epoch: int) -> dict[str, str]:
         return {}
+
+    def job(self) -> Job:
+        assert self._agent.job is not None
+        return self._agent.job
+
+    def limits(self, *, kill: Callable[[str], None], leave: Callable[[], None]) -> Limits:
+        def overran(why: str) -> None:
+            self._agent.check_promised()
+            kill(why)
+
+        return super().limits(kill=overran, leave=leave)
+
+
+class WatchedNode(Node):
+    """The real one; what it is told is kept, to hold against what it does."""
+
+    def __init__(self, agent: SimulatedAgent, *given: Any) -> None:
+        super().__init__(*given)
+        self._agent = agent
 
     def on_order(self, order: n.ToNode) -> None:
         agent, its_clock = self._agent, self._agent.attempt.agents[0].skew_ms
@@ -166,27 +210,16 @@ class SimulatedNode(Node):
             case n.SetBackstop():
                 agent.exit_by_ms = _true_ms(order.exit_by_unix_ms, its_clock)
                 agent.told_ms = agent.attempt.universe.timeline.now_ms
-                self._promised["backstop"] = _true_ms(order.kill_by_unix_ms, its_clock)
+                agent.promised["backstop"] = _true_ms(order.kill_by_unix_ms, its_clock)
             case n.LeaveNode():
-                self._promised["leave"] = _true_ms(order.kill_by_unix_ms, its_clock)
+                agent.promised["leave"] = _true_ms(order.kill_by_unix_ms, its_clock)
             case _:
                 pass
         super().on_order(order)
 
     def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
-        self._promised["own"] = _true_ms(kill_by_unix_ms, self._agent.skew_ms)
+        self._agent.promised["own"] = _true_ms(kill_by_unix_ms, self._agent.skew_ms)
         super().set_own_limit(kill_by_unix_ms)
-
-    def _overran(self, why: str) -> None:
-        """Ranks are killed no earlier than whoever said when it would be, by whichever clock."""
-        now_ms = self._agent.attempt.universe.timeline.now_ms
-        promised_ms = min((by for by in self._promised.values() if by is not None), default=now_ms)
-        if now_ms < promised_ms - ROUNDING_MS:
-            self._agent.attempt.universe.wrong.append(
-                f"{self._agent.process.name} killed its ranks at {now_ms} ms, and had promised "
-                f"them the time until {promised_ms} ms"
-            )
-        super()._overran(why)
 
 
 def _true_ms(unix_ms: int | None, skew_ms: int) -> int | None:
@@ -196,6 +229,9 @@ def _true_ms(unix_ms: int | None, skew_ms: int) -> int | None:
 
 class SimulatedEnvironment(AttemptEnvironment):
     """The simulated store, and the disk of the machine."""
+
+    journal: Journal
+    """Once the job is claimed."""
 
     def __init__(self, agent: SimulatedAgent, store: StoreClient) -> None:
         super().__init__(agent.attempt.config(agent.node))
@@ -224,4 +260,5 @@ class SimulatedEnvironment(AttemptEnvironment):
 
     def open_journal(self, *, epoch: int) -> Journal:
         disk, job = self._agent.machine.disk, self._config.job
-        return disk.open_journal(self._agent.process, job_id=job, epoch=epoch)
+        self.journal = disk.open_journal(self._agent.process, job_id=job, epoch=epoch)
+        return self.journal

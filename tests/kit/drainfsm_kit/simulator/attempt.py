@@ -81,9 +81,9 @@ class SimulatedAttempt:
 
     @property
     def state(self) -> State | None:
-        """The coordinator's; None: it has not claimed the job."""
-        host = self.agents[0].host
-        return None if host is None else host.watcher.coordinator.state
+        """The coordinator's; None: nothing is on record yet."""
+        watcher = self.agents[0].watcher
+        return None if watcher is None else watcher.state
 
     def spawner(self, agent: SimulatedAgent) -> Spawn:
         """Makes the ranks of a node."""

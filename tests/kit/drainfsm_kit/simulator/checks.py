@@ -38,8 +38,8 @@ def problems(cluster: Cluster) -> list[str]:
     for process in universe.processes:
         found += process.bugs
     for attempt in cluster.attempts:
-        host = attempt.agents[0].host
-        found += host.watcher.wrong if host is not None else []
+        watcher = attempt.agents[0].watcher
+        found += watcher.wrong if watcher is not None else []
         found += _budgets(attempt)
         found += _losses(attempt)
         found += _restores(attempt)
@@ -146,11 +146,10 @@ def _silence_ms(lost: SimulatedAgent) -> int:
 def _restores(attempt: SimulatedAttempt) -> Iterator[str]:
     """I8: exactly what the requeue record of the attempt before names, and nothing older than
     what that one restored itself."""
-    host = attempt.agents[0].host
-    if host is None or not host.watcher.coordinator.state.attempt.started:
+    watcher, state = attempt.agents[0].watcher, attempt.state
+    if watcher is None or state is None or not state.attempt.started:
         return
-    epoch = host.watcher.coordinator.state.attempt.epoch
-    restore = host.watcher.coordinator.attempt.restore
+    epoch, restore = state.attempt.epoch, watcher.restore
     record = _record(attempt, epoch - 1)
     if restore != record:
         yield f"I8: epoch {epoch} restores {restore}, recorded is {record}"

@@ -103,7 +103,7 @@ class SimulatedJournal(Journal):
         self._disk = disk
         self._process = process
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         self._disk.append(self._process, self.epoch, data)
 
 

@@ -1,66 +1,73 @@
-"""What only the simulated agent of node 0 runs: the real coordinator and the real shipper."""
+"""The machine of node 0, simulated: the real coordinator and the real shipper run on it."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from drainfsm.core.state import State
+from drainfsm.errors import DrainfsmError
+from drainfsm.log.journal import Journal
 from drainfsm.log.shipper import Shipper
 from drainfsm.log.shipper import World as LogWorld
-from drainfsm.runtime.agent.host import Host
-from drainfsm.runtime.clock import Clock
+from drainfsm.runtime.agent.host_machine import HostMachine
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.coordinator.attempt import AttemptEnvironment, claim_attempt
-from drainfsm.runtime.coordinator.coordinator import Coordinator
-from drainfsm.runtime.coordinator.node_server import NodeServer
-from drainfsm.runtime.threads import Tasks, in_thread
+from drainfsm.runtime.coordinator.attempt import AttemptEnvironment
+from drainfsm.runtime.coordinator.evidence import PastAttempts
 from drainfsm_kit.simulator.broker import URL
 from drainfsm_kit.simulator.watcher import Watcher
 
 if TYPE_CHECKING:
-    from drainfsm_kit.simulator.agent import SimulatedAgent
+    from drainfsm_kit.simulator.agent import SimulatedAgent, SimulatedEnvironment
     from drainfsm_kit.simulator.universe import Universe
 
 
-class SimulatedHost(Host):
-    agent: SimulatedAgent
-    watcher: Watcher
-
-    @classmethod
-    async def begin(
-        cls,
+class SimulatedHostMachine(HostMachine):
+    def __init__(
+        self,
         agent: SimulatedAgent,
-        environment: AttemptEnvironment,
+        environment: SimulatedEnvironment,
         config: RunConfig,
-        clock: Clock,
-        tasks: Tasks,
         *,
+        others: set[int],
         warn: Callable[[str], None],
-    ) -> SimulatedHost:
-        """``Host.start``, with these environment."""
-        attempt = await in_thread(
-            "claim", lambda: claim_attempt(config, clock, warn=warn, environment=environment)
-        )
-        coordinator = Coordinator(attempt, config, clock, warn=warn)
-        hub = None
-        if config.nnodes > 1:
-            hub = NodeServer(coordinator, config, warn=warn)
-            await hub.listen(cast(Any, config.coordinator))
-        host = cls(config, attempt, coordinator, hub, warn)
-        host.agent = agent
-        on_phase = agent.attempt.phase_reached
-        host.watcher = Watcher(coordinator, attempt.journal, on_phase=on_phase)
-        coordinator.follower = host.watcher
-        tasks.start(host._run())
-        tasks.start(host._connect_log())
-        return host
+    ) -> None:
+        super().__init__(config, others=others, warn=warn)
+        self.watcher: Watcher | None = None
+        self._agent = agent
+        self._environment = environment
 
-    async def _connect_log(self) -> None:
-        universe, disk = self.agent.attempt.universe, self.agent.machine.disk
-        shipper = new_shipper(universe, disk, self._config, on_error=self._warn)
-        shipper.attach(self._attempt.journal)
-        await shipper.start()
-        self._shipper = self.watcher.shipper = shipper
+    def bind(self) -> socket.socket:
+        return cast(socket.socket, self._config.coordinator)
+
+    async def turn_away(self, bound: socket.socket, error: DrainfsmError) -> None:
+        """Nobody joins: the agents of the other nodes end by themselves."""
+
+    def environment(self) -> AttemptEnvironment:
+        return self._environment
+
+    async def evidence(self, *, before_epoch: int) -> PastAttempts:
+        return PastAttempts()
+
+    def recorded(self, state: State) -> None:
+        if self.watcher is None:
+            on_phase = self._agent.attempt.phase_reached
+            self.watcher = Watcher(self._environment.journal, on_phase=on_phase)
+        self.watcher.recorded(state)
+
+    async def give_signs_of_life(self, *, epoch: int) -> None:
+        """Nobody looks from outside."""
+
+    def write_run_info(self, *, epoch: int, nats_url: str) -> None:
+        """Nobody looks from outside."""
+
+    async def log_url(self, journal: Journal) -> str:
+        return URL
+
+    def shipper(self, url: str) -> Shipper:
+        universe, disk = self._agent.attempt.universe, self._agent.machine.disk
+        return new_shipper(universe, disk, self._config, on_error=self._warn)
 
 
 def new_shipper(

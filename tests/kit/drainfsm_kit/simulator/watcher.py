@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from drainfsm.core.events import AttemptStarted
 from drainfsm.core.fold import Fold
-from drainfsm.core.state import Phase
+from drainfsm.core.requeue import RequeueRecord
+from drainfsm.core.state import Phase, State
 from drainfsm.log.journal import Journal
-from drainfsm.log.shipper import Shipper
-from drainfsm.runtime.coordinator.coordinator import Coordinator
 
 
 class Watcher:
-    """The coordinator's follower, in front of the shipper."""
+    """Told after every decision, before its effects."""
 
-    def __init__(
-        self, coordinator: Coordinator, journal: Journal, *, on_phase: Callable[[Phase], None]
-    ) -> None:
-        self.coordinator = coordinator
-        self.journal = journal
-        self.shipper: Shipper | None = None
+    def __init__(self, journal: Journal, *, on_phase: Callable[[Phase], None]) -> None:
         self.wrong: list[str] = []
+        self.state: State | None = None
+        """The coordinator's; None: nothing is on record yet."""
+
+        self._journal = journal
         self._fold = Fold(job_id=journal.job_id, epoch=journal.epoch)
         self._on_phase = on_phase
         self._seen: set[Phase] = set()
 
-    def poke(self) -> None:
-        self._read()
-        if self.shipper is not None:
-            self.shipper.poke()
+    @property
+    def restore(self) -> RequeueRecord | None:
+        """What the attempt was to restore, as its first record says."""
+        first = self._journal.records[0].events[0]
+        assert isinstance(first, AttemptStarted)
+        return first.restore
 
-    def _read(self) -> None:
-        records = self.journal.records
+    def recorded(self, state: State) -> None:
+        self.state = state
+        records = self._journal.records
         if self._fold.position == len(records):
             return
         for record in records[self._fold.position :]:
@@ -41,8 +43,8 @@ class Watcher:
             if phase not in self._seen:
                 self._seen.add(phase)
                 self._on_phase(phase)
-        if self._fold.state != self.coordinator.state:
+        if self._fold.state != state:
             self.wrong.append(
                 f"I10: after {len(records)} records the fold of the journal is "
-                f"{self._fold.state}, the coordinator's state {self.coordinator.state}"
+                f"{self._fold.state}, the coordinator's state {state}"
             )

@@ -1,0 +1,117 @@
+"""What the coordinator needs of the machine of node 0. The simulator has another one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from asyncio import timeout
+from collections.abc import Callable
+
+from drainfsm.core.state import State
+from drainfsm.errors import BrokerError, DrainfsmError
+from drainfsm.log.embedded import EmbeddedServer
+from drainfsm.log.journal import Journal
+from drainfsm.log.shipper import Shipper
+from drainfsm.runtime import liveness, paths
+from drainfsm.runtime.agent.start import turn_away
+from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator import evidence
+from drainfsm.runtime.coordinator.attempt import AttemptEnvironment
+from drainfsm.runtime.coordinator.node_server import bind
+from drainfsm.runtime.threads import in_thread
+
+
+class HostMachine:
+    """Address, store, state directory, broker."""
+
+    def __init__(self, config: RunConfig, *, others: set[int], warn: Callable[[str], None]) -> None:
+        """``others``: gets the ids of processes that are not the job's."""
+        self._config = config
+        self._others = others
+        self._warn = warn
+        self._server: EmbeddedServer | None = None
+
+    def bind(self) -> socket.socket:
+        """Raises: NodeRankTakenError: another coordinator has the address."""
+        return bind(self._config)
+
+    async def turn_away(self, bound: socket.socket, error: DrainfsmError) -> None:
+        """Tell the other nodes that this attempt does not start, and why."""
+        await turn_away(bound, self._config, error, warn=self._warn)
+
+    def environment(self) -> AttemptEnvironment:
+        """Where the attempt is claimed."""
+        return AttemptEnvironment(self._config)
+
+    async def evidence(self, *, before_epoch: int) -> evidence.PastAttempts:
+        """What the shared log knows of earlier attempts, where this machine has no journals."""
+        if not self._config.nats:
+            return evidence.PastAttempts()
+        return await evidence.collect_from_stream(
+            self._config.nats, job_id=self._config.job, before_epoch=before_epoch
+        )
+
+    def recorded(self, state: State) -> None:
+        """A decision is on record, and has led to this state."""
+
+    # --- for whoever looks at a running attempt from outside ------------------------------------
+
+    async def give_signs_of_life(self, *, epoch: int) -> None:
+        """Until cancelled."""
+        config = self._config
+        await liveness.live(
+            config.state_dir, job=config.job, epoch=epoch, heartbeat_s=config.heartbeat_s
+        )
+
+    def write_run_info(self, *, epoch: int, nats_url: str) -> None:
+        info = paths.RunInfo(
+            job_id=self._config.job,
+            epoch=epoch,
+            pid=os.getpid(),
+            nats_url=nats_url,
+            coordinator=self._config.coordinator,
+        )
+        try:
+            paths.write_run_info(self._config.state_dir, info)
+        except OSError as error:
+            path = paths.run_info_path(self._config.state_dir, info.job_id)
+            self._warn(f"cannot write {path}: {error}")
+
+    # --- the shared log -------------------------------------------------------------------------
+
+    async def log_url(self, journal: Journal) -> str:
+        """Of the configured NATS server, else of one that is started here; empty: there is none."""
+        if self._config.nats:
+            return self._config.nats
+        data_dir = self._config.state_dir / self._config.job / "nats"
+        try:
+            self._server = await in_thread("nats", lambda: EmbeddedServer.start(data_dir))
+        except (BrokerError, OSError) as error:
+            self._warn(
+                f"no NATS server: {error}. The job runs and drains all the same; its log stays "
+                f"in the journal {journal.path} until a server can be reached"
+            )
+            return ""
+        self._others.add(self._server.pid)
+        return self._server.url
+
+    def shipper(self, url: str) -> Shipper:
+        """Not yet started."""
+        return Shipper(
+            url=url,
+            state_dir=self._config.state_dir,
+            job_id=self._config.job,
+            on_error=lambda text: self._warn(f"log: {text}"),
+            sync_always=True if self._server is not None else None,
+        )
+
+    async def stop_server(self, *, timeout_s: float) -> None:
+        """Bounded, for a server that hangs: left behind, it dies with this process."""
+        server = self._server
+        if server is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with timeout(timeout_s):
+                asked_s = timeout_s * 3 / 4  # then it is killed
+                await in_thread("nats-stop", lambda: server.stop(timeout_s=asked_s))
