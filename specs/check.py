@@ -26,7 +26,7 @@ from drainfsm_kit import tlc
 
 MODELS = Path(__file__).parent / "models"
 RULES = re.compile(r"^(INVARIANTS|PROPERTIES)\s+((?:\w+\s+)*?)(?=^[A-Z]+\b|\Z)", re.MULTILINE)
-MUTATIONS_ONLY = {"Foreign", "Impatient"}
+MUTATIONS_ONLY = {"Impatient"}
 """Actions that no correct behaviour takes."""
 
 OUTPUT_LINES_MAX = 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import Phase, settings
 
 from drainfsm.log.embedded import EmbeddedServer
+
+PROGRESS_S = 30.0
 
 settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
@@ -31,6 +34,35 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "tests/slurm" if slurm else super()._split_scope(nodeid)
 
     return Scheduling(config, log)
+
+
+class Progress:
+    """Says what fails when it fails, and every half minute how far the tests are."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._terminal = config.pluginmanager.getplugin("terminalreporter")
+        self._done = self._failed = 0
+        self._told_s = time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._done += report.when == "teardown"
+        if report.failed:
+            self._failed += 1
+            self._say(f"FAILED {report.nodeid} ({report.when})")
+        elif time.monotonic() - self._told_s > PROGRESS_S:
+            self._say(f"{self._done} tests done, {self._failed} failed")
+
+    def _say(self, line: str) -> None:
+        self._told_s = time.monotonic()
+        self._terminal.ensure_newline()
+        self._terminal.write_line(f"{time.strftime('%H:%M:%S')} {line}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Not on the workers of xdist: they have no terminal."""
+    if config.pluginmanager.hasplugin("terminalreporter") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress(config), "drainfsm-progress")
 
 
 @pytest.fixture(scope="session")

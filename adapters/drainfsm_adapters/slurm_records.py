@@ -109,8 +109,10 @@ def job_of(output: str, *, job_id: str, job_name: str = "") -> SlurmJob | None:
             listing = json.loads(output)  # it may hold Infinity, which msgspec refuses
         except UNREADABLE as error:
             raise ValueError(str(error)) from error
-        jobs = (one for one in listing.get("jobs") or () if isinstance(one, dict))
-        return next((_json_job(one) for one in jobs if str(one.get("job_id")) == job_id), None)
+        listed = listing.get("jobs") if isinstance(listing, dict) else None
+        jobs = listed if isinstance(listed, list) else []
+        own = (one for one in jobs if isinstance(one, dict) and str(one.get("job_id")) == job_id)
+        return next(map(_json_job, own), None)
     for line in output.splitlines():
         fields = _job_fields(line, job_name)
         if fields.get("JobId") == job_id:

@@ -91,15 +91,7 @@ class Settings:
     @property
     def state_dir(self) -> Path:
         state_dir = self.given("state_dir")
-        try:
-            if state_dir is None:
-                return Path(_default_state_dir()).expanduser()
-            return Path(str(state_dir)).expanduser()
-        except RuntimeError as error:  # neither HOME nor an entry in the user database
-            raise ConfigError(
-                f"{error}: there is no place for the state directory; give --state-dir, or set "
-                "DRAINFSM_STATE_DIR"
-            ) from error
+        return _default_state_dir() if state_dir is None else Path(str(state_dir)).expanduser()
 
     @property
     def allowances(self) -> Allowances:
@@ -161,9 +153,7 @@ def _types(table: str) -> dict[str, Any]:
 
 def default_values() -> dict[str, object]:
     """By option: what counts when nobody gave a value, as the help shows it."""
-    shown: dict[str, object] = {
-        "state_dir": _default_state_dir()
-    }  # not evaluated: help cannot fail
+    shown: dict[str, object] = {"state_dir": _default_state_dir()}
     for option in OPTIONS:
         for field in msgspec.structs.fields(STRUCTS[option.table]):
             if field.name == option.attribute and isinstance(field.default, str | int | float):
@@ -173,9 +163,10 @@ def default_values() -> dict[str, object]:
     return shown
 
 
-def _default_state_dir() -> str:
-    """``$XDG_STATE_HOME/drainfsm``, by the XDG base directory specification; ``~`` stands in it."""
-    return f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/drainfsm"
+def _default_state_dir() -> Path:
+    """``$XDG_STATE_HOME/drainfsm``, by the XDG base directory specification."""
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path("~/.local/state").expanduser()) / "drainfsm"
 
 
 # --- drainfsm.toml ------------------------------------------------------------------------------

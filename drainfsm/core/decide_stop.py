@@ -9,7 +9,7 @@ from msgspec import UnsetType
 from drainfsm.core import decide_save as saving
 from drainfsm.core import events as e
 from drainfsm.core import inputs as i
-from drainfsm.core.budget import STEPS_TO_RUN, Budget
+from drainfsm.core.budget import Budget
 from drainfsm.core.deadline import (
     budget_of,
     last_quiesce_unix_ms,
@@ -19,7 +19,7 @@ from drainfsm.core.deadline import (
     wait_until_unix_ms,
 )
 from drainfsm.core.draft import Draft, reject
-from drainfsm.core.notice import Notice
+from drainfsm.core.notice import Notice, revision_of, stated_revision
 from drainfsm.core.state import Drain, HeldNotice, HoldPeriod, Phase, State, Stop, known, merge
 
 
@@ -32,6 +32,8 @@ def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
         draft.add(e.NoticeNoted(notice=notice))
         return
     held = draft.drain.notices.get(notice.identity) if state.phase.active else None
+    if held is None and _was_taken_back(state, notice):
+        return
     deadline = notice_deadline_unix_ms(
         notice, grace_ms=state.attempt.grace_ms, now_unix_ms=draft.now_unix_ms
     )
@@ -71,8 +73,20 @@ def _same_machine(state: State, one: Notice, other: Notice) -> bool:
     return not isinstance(one.heard_by, UnsetType) and one.heard_by == other.heard_by
 
 
+def _was_taken_back(state: State, notice: Notice) -> bool:
+    """A late repeat of what its source has withdrawn since, in a drain that is over."""
+    return notice.revocable and revision_of(notice.revision) <= state.attempt.withdrawn.get(
+        notice.identity, 0
+    )
+
+
 def _adds_nothing(drain: Drain, held: HeldNotice, notice: Notice, *, deadline_unix_ms: int) -> bool:
-    merged = merge(held, notice, deadline_unix_ms=deadline_unix_ms)
+    merged = merge(
+        held,
+        notice,
+        deadline_unix_ms=deadline_unix_ms,
+        withdrawn_revision=held.withdrawn_revision,
+    )
     return merged == held and notice.clock_skew_ms <= drain.clock_skew_ms
 
 
@@ -134,12 +148,17 @@ def withdraw_notice(draft: Draft, given: i.WithdrawNotice) -> None:
     if not state.phase.active:
         return
     held = draft.drain.notices.get(f"{given.source}/{given.native_id}")
-    if held is None or held.withdrawn:
+    if held is None or given.revision <= held.withdrawn_revision:
         return
     if not held.notice.revocable:
         raise reject(state, given, f"{held.notice.identity} is HARD and cannot be withdrawn")
     draft.add(
-        e.NoticeWithdrawn(source=given.source, native_id=given.native_id, reason=given.reason)
+        e.NoticeWithdrawn(
+            source=given.source,
+            native_id=given.native_id,
+            revision=stated_revision(given.revision),
+            reason=given.reason,
+        )
     )
     if draft.drain.all_withdrawn and state.phase in (Phase.SCHEDULED, Phase.NOTICED):
         draft.add(e.DrainCancelled(reason=given.reason or "every notice was withdrawn"))
@@ -154,8 +173,7 @@ def report_cordon(draft: Draft, given: i.ReportCordon) -> None:
         return
     if state.phase not in (Phase.NOTICED, Phase.LEAVING):
         raise reject(state, given, "no cordon was asked for")
-    budget, steps_ms = budget_of(state, now_unix_ms=now), STEPS_TO_RUN * state.current.step_ms
-    quiesce_ms = max(state.attempt.allowances.quiesce_ms, steps_ms)
+    budget, quiesce_ms = budget_of(state, now_unix_ms=now), state.attempt.allowances.quiesce_ms
     draft.add(
         e.NodeCordoned(
             outcome=given.outcome,

@@ -92,8 +92,13 @@ class NoticeNoted(Fact, frozen=True, kw_only=True):
 
 
 class NoticeWithdrawn(Fact, frozen=True, kw_only=True):
+    """The source took the notice back, in every revision up to this one."""
+
     source: str
     native_id: str
+    revision: int | UnsetType = UNSET
+    """Absent: 1."""
+
     reason: str = ""
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from drainfsm.core import events as e
 from drainfsm.core.budget import SAMPLES_MAX
+from drainfsm.core.notice import revision_of
 from drainfsm.core.state import (
     Attempt,
     Committed,
@@ -61,8 +62,14 @@ def _notice_received(
 ) -> State:
     notice, deadline = event.notice, event.deadline_unix_ms
     identity = notice.identity
+    withdrawn = attempt.withdrawn.get(identity, 0)
     if drain is not None and drain.drain_id == event.drain_id:
-        held = merge(drain.notices.get(identity), notice, deadline_unix_ms=deadline)
+        held = merge(
+            drain.notices.get(identity),
+            notice,
+            deadline_unix_ms=deadline,
+            withdrawn_revision=withdrawn,
+        )
         drain = replace(
             drain,
             notices={**drain.notices, identity: held},
@@ -74,7 +81,11 @@ def _notice_received(
         drain = Drain(
             drain_id=event.drain_id,
             number=1 if drain is None else drain.number + 1,
-            notices={identity: merge(None, notice, deadline_unix_ms=deadline)},
+            notices={
+                identity: merge(
+                    None, notice, deadline_unix_ms=deadline, withdrawn_revision=withdrawn
+                )
+            },
             deadline_unix_ms=deadline,
             clock_skew_ms=_larger(attempt.allowances.clock_skew_ms, notice.clock_skew_ms),
             act_at_unix_ms=event.act_at_unix_ms,
@@ -89,8 +100,10 @@ def _notice_withdrawn(
 ) -> State:
     identity = f"{event.source}/{event.native_id}"
     held = drain.notices.get(identity)
+    revision = _larger(attempt.withdrawn.get(identity, 0), revision_of(event.revision))
+    attempt = replace(attempt, withdrawn={**attempt.withdrawn, identity: revision})
     if held is not None:
-        notices = {**drain.notices, identity: replace(held, withdrawn=True)}
+        notices = {**drain.notices, identity: replace(held, withdrawn_revision=revision)}
         drain = replace(drain, notices=notices)
     return State(attempt, drain, dest)
 
@@ -132,9 +145,7 @@ def _stop_step_agreed(
 ) -> State:
     waiting = frozenset([node.node for node in event.nodes])
     stop = Stop(step=event.stop_step, nodes=event.nodes, waiting=waiting)
-    hold = drain.hold  # None only in a log that somebody spoilt
-    if hold is not None:
-        hold = replace(hold, quiesce_by_unix_ms=event.quiesce_by_unix_ms)
+    hold = replace(known(drain.hold), quiesce_by_unix_ms=event.quiesce_by_unix_ms)
     return State(attempt, replace(drain, hold=hold, stop=stop), dest)
 
 

@@ -58,6 +58,9 @@ class ReceiveNotice(Input, frozen=True, kw_only=True):
 class WithdrawNotice(Input, frozen=True, kw_only=True):
     source: str
     native_id: str
+    revision: int = 1
+    """The newest that is taken back, with all before it."""
+
     reason: str = ""
 
 

@@ -13,6 +13,16 @@ SIGNAL_SOURCE = "signal"
 """The source of a notice that came as a bare signal: it says neither when nor why."""
 
 
+def revision_of(stated: int | UnsetType) -> int:
+    """A revision as a number: the first is written down nowhere."""
+    return 1 if isinstance(stated, UnsetType) else stated
+
+
+def stated_revision(revision: int) -> int | UnsetType:
+    """The other way round."""
+    return UNSET if revision == 1 else revision
+
+
 Flag: TypeAlias = bool | UnsetType
 """Not written where it is not set, so that what older versions wrote is read and written alike."""
 
@@ -95,6 +105,11 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     clock_skew_ms: int = 0
     """How far the source's clock may be off ours, where the source lets us estimate it."""
+
+    revision: int | UnsetType = UNSET
+    """Absent: 1. Counts up whenever the source gives the notice again after having taken it back.
+    A withdrawal takes back every revision up to its own, so that a repeat of an old one, however
+    late, brings nothing back, and a new one does. The agent counts for its sources."""
 
     nodes: tuple[str, ...] = ()
     """Nodes that go away; empty: the node that heard it, or the whole job."""

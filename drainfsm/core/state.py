@@ -10,7 +10,7 @@ from msgspec import UnsetType
 
 from drainfsm.core.budget import Allowances, Load, Sample
 from drainfsm.core.events import NodeSteps
-from drainfsm.core.notice import Cause, Notice
+from drainfsm.core.notice import Cause, Notice, revision_of
 from drainfsm.core.requeue import RequeueRecord
 
 T = TypeVar("T")
@@ -64,14 +64,31 @@ class HeldNotice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     latest_unix_ms: int | None
     """Latest deadline that it stated: recorded, never adopted. None: it never stated one."""
 
-    withdrawn: bool = False
+    revision: int
+    """The newest that was heard."""
+
+    withdrawn_revision: int = 0
+    """The newest that was taken back; 0: none."""
+
+    @property
+    def withdrawn(self) -> bool:
+        """Taken back, and not given again since. A HARD notice never is."""
+        return self.notice.revocable and self.revision <= self.withdrawn_revision
 
 
-def merge(held: HeldNotice | None, notice: Notice, *, deadline_unix_ms: int) -> HeldNotice:
-    """Repeats of one notice, in whatever order they came, give one and the same entry."""
+def merge(
+    held: HeldNotice | None, notice: Notice, *, deadline_unix_ms: int, withdrawn_revision: int
+) -> HeldNotice:
+    """Repeats and withdrawals of one notice, in whatever order they came, give the same entry."""
     stated = notice.deadline_unix_ms
     if held is None:
-        return HeldNotice(notice=notice, earliest_unix_ms=deadline_unix_ms, latest_unix_ms=stated)
+        return HeldNotice(
+            notice=notice,
+            earliest_unix_ms=deadline_unix_ms,
+            latest_unix_ms=stated,
+            revision=revision_of(notice.revision),
+            withdrawn_revision=withdrawn_revision,
+        )
     latest = held.latest_unix_ms
     if stated is not None:
         latest = stated if latest is None else max(latest, stated)
@@ -79,6 +96,8 @@ def merge(held: HeldNotice | None, notice: Notice, *, deadline_unix_ms: int) -> 
         notice=min(held.notice, notice, key=_precedence),
         earliest_unix_ms=min(held.earliest_unix_ms, deadline_unix_ms),
         latest_unix_ms=latest,
+        revision=max(held.revision, revision_of(notice.revision)),
+        withdrawn_revision=withdrawn_revision,
     )
 
 
@@ -88,7 +107,8 @@ def _precedence(notice: Notice) -> tuple[Any, ...]:
     said = (notice.cause, notice.detail, notice.nodes, notice.clock_skew_ms)
     heard_by = -1 if isinstance(notice.heard_by, UnsetType) else notice.heard_by
     flags = (bool(notice.standing), bool(notice.assumed), bool(notice.advisory))
-    return (notice.revocable, deadline, *said, notice.received_unix_ms, *flags, heard_by)
+    when = (notice.received_unix_ms, revision_of(notice.revision))
+    return (notice.revocable, deadline, *said, *when, *flags, heard_by)
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -133,6 +153,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fenced_by: int | None = None
     healthy_step: int | None = None
     requeue: RequeueRecord | None = None
+    withdrawn: dict[str, int] = {}
+    """By identity of a SOFT notice, the newest revision that was taken back, in any drain."""
+
     exit_code: int | None = None
     """Not None: the attempt's processes have ended."""
 

@@ -13,7 +13,7 @@ from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.decider import decide
 from drainfsm.core.events import Event, kind_of, snake_case
 from drainfsm.core.fold import Fold
-from drainfsm.core.notice import Cause, Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass, stated_revision
 from drainfsm.core.records import Record
 from drainfsm.core.state import State
 from drainfsm.core.words import CordonOutcome
@@ -140,6 +140,7 @@ class Scenario:
         source: str = "spot",
         hard: bool = True,
         clock_skew_ms: int = 0,
+        revision: int = 1,
     ) -> i.ReceiveNotice:
         return i.ReceiveNotice(
             notice=Notice(
@@ -150,6 +151,7 @@ class Scenario:
                 deadline_unix_ms=None if in_ms is None else self.now_unix_ms + in_ms,
                 received_unix_ms=self.now_unix_ms,
                 clock_skew_ms=clock_skew_ms,
+                revision=stated_revision(revision),
             )
         )
 

@@ -9,7 +9,9 @@
 (* So a sender knows the outcome only by reading the slot back.            *)
 (*                                                                         *)
 (* A generation is a directory: a part of each rank and a manifest, each   *)
-(* written, then durable.  A power loss takes what is not durable.         *)
+(* written, then durable.  A slot or a requeue record is seen before it is *)
+(* durable, too; who puts one believes in it only when it is.  A power     *)
+(* loss takes what is not durable.                                         *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS
@@ -28,12 +30,14 @@ VARIABLES
   manifest,      \* generation -> "no" | "written" | "durable"
   writers,       \* generation -> who wrote into its directory (for the rules only)
   attempt,       \* attempt -> what it knows and does
-  cleaner,       \* what a clean-up run saw: number of slots, or None
+  synced,        \* how many slots are durable, and which requeue records
+  cleaner,       \* what a clean-up run has read so far: first the newest epoch, then the commits
   losses
 
-vars == <<slots, flight, requeue, parts, manifest, writers, attempt, cleaner, losses>>
+vars == <<slots, flight, requeue, parts, manifest, writers, attempt, synced, cleaner, losses>>
 
 None == <<>>
+Fresh == [reads |-> 0, epoch |-> 0, commits |-> 0]    \* a clean-up that has read nothing yet
 Nothing == <<0, 0>>                                  \* "no generation": a fresh job
 Epochs == 1..(Cardinality(Attempts) + IF Fault = "put_replaces" THEN 2 ELSE 0)
 Generations == (Epochs \cup {0}) \X (1..Saves)       \* epoch and number of the save
@@ -54,6 +58,7 @@ NewestAt(n) ==                                        \* newest generation commi
   THEN slots[CHOOSE i \in 1..n : slots[i].kind = "commit"
              /\ \A j \in (i + 1)..n : slots[j].kind # "commit"].generation
   ELSE Nothing
+Shorter(n, m) == IF n < m THEN n ELSE m
 CommittedIn(n) == {slots[i].generation : i \in {j \in 1..n : slots[j].kind = "commit"}}
 Committed == CommittedIn(Len(slots))
 
@@ -70,21 +75,35 @@ Init ==
   /\ attempt = [a \in Attempts |-> [
        at |-> "new", slot |-> 0, epoch |-> 0, claimed |-> 0, saves |-> 0,
        told |-> {}, newest |-> Nothing, restored |-> None]]
-  /\ cleaner = None
+  /\ synced = [slots |-> 0, requeue |-> {}]
+  /\ cleaner = Fresh
   /\ losses = 0
 
 Become(a, fields) == attempt' = [attempt EXCEPT ![a] = fields @@ @]
 (* `fields @@ @`: the named fields change, the others stay. *)
 
+(* What comes for a slot that is taken is refused, and might as well never come. *)
+StillUnderWay(puts, taken) ==
+  IF Fault = "put_replaces" THEN puts ELSE {m \in puts : m.slot > taken}
+
 (* Put-if-absent: the store takes the first put of a slot and refuses the others. *)
 Land ==
   /\ \E m \in flight :
-       /\ flight' = flight \ {m}
        /\ slots' =
             CASE m.slot = Len(slots) + 1 -> Append(slots, m.entry)
               [] m.slot <= Len(slots) /\ Fault = "put_replaces" -> [slots EXCEPT ![m.slot] = m.entry]
               [] OTHER -> slots
-  /\ UNCHANGED <<requeue, parts, manifest, writers, attempt, cleaner, losses>>
+       /\ flight' = StillUnderWay(flight \ {m}, Len(slots'))
+  /\ UNCHANGED <<requeue, parts, manifest, writers, attempt, synced, cleaner, losses>>
+
+SyncSlots ==                                          \* of the directory, hence of all that are there
+  /\ synced.slots < Len(slots)
+  /\ synced' = [synced EXCEPT !.slots = Len(slots)]
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, attempt, cleaner, losses>>
+
+(* Whoever reads its slot back waits until it will last. *)
+Settled(a) ==
+  attempt[a].slot <= IF Fault = "believed_before_sync" THEN Len(slots) ELSE synced.slots
 
 (* Claiming *)
 
@@ -94,16 +113,16 @@ SendClaim(a) ==                                       \* read the head, then put
      IN  /\ head >= Len(slots)                        \* the slot is not taken, as far as it can see
          /\ flight' = flight \cup {Put(head + 1, Claim(a, EpochAt(head) + 1))}
          /\ Become(a, [at |-> "claiming", slot |-> head + 1])
-  /\ UNCHANGED <<slots, requeue, parts, manifest, writers, cleaner, losses>>
+  /\ UNCHANGED <<slots, requeue, parts, manifest, writers, synced, cleaner, losses>>
 
 SettleClaim(a) ==                                     \* read the slot back: mine, or try the next
   /\ attempt[a].at = "claiming"
-  /\ attempt[a].slot <= Len(slots)
+  /\ Settled(a)
   /\ LET entry == slots[attempt[a].slot]
      IN  IF entry.kind = "claim" /\ entry.by = a
          THEN Become(a, [at |-> "claimed", epoch |-> entry.epoch, claimed |-> attempt[a].slot])
          ELSE Become(a, [at |-> "new"])
-  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, synced, cleaner, losses>>
 
 (* Restoring: the record of the attempt before; if it left none, one is put in its name. *)
 
@@ -116,7 +135,7 @@ Derive(a) ==
           /\ UNCHANGED requeue
      ELSE /\ requeue' = [requeue EXCEPT ![attempt[a].epoch - 1] = NewestAt(attempt[a].claimed)]
           /\ UNCHANGED attempt
-  /\ UNCHANGED <<slots, flight, parts, manifest, writers, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, parts, manifest, writers, synced, cleaner, losses>>
 
 Used == {g \in Generations : \E r \in Ranks : parts[g][r] # "no"}
 
@@ -131,27 +150,27 @@ CheckpointRestored(a) ==
      IN  IF chosen = Nothing \/ chosen \in Committed \/ Fault = "restore_newest_directory"
          THEN Become(a, [at |-> "running", restored |-> chosen, newest |-> chosen])
          ELSE Become(a, [at |-> "refused"])
-  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, synced, cleaner, losses>>
 
 (* Saving *)
 
 SaveStarted(a) ==
   /\ attempt[a].at = "running" /\ attempt[a].saves < Saves
   /\ Become(a, [at |-> "saving", saves |-> attempt[a].saves + 1, told |-> {}])
-  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, synced, cleaner, losses>>
 
 Write(a, r) ==
   /\ attempt[a].at = "saving"
   /\ parts[GenerationOf(a)][r] = "no"
   /\ parts' = [parts EXCEPT ![GenerationOf(a)][r] = "written"]
   /\ writers' = [writers EXCEPT ![GenerationOf(a)] = @ \cup {a}]
-  /\ UNCHANGED <<slots, flight, requeue, manifest, attempt, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, manifest, attempt, synced, cleaner, losses>>
 
 Sync(a, r) ==
   /\ attempt[a].at = "saving"
   /\ parts[GenerationOf(a)][r] = "written"
   /\ parts' = [parts EXCEPT ![GenerationOf(a)][r] = "durable"]
-  /\ UNCHANGED <<slots, flight, requeue, manifest, writers, attempt, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, manifest, writers, attempt, synced, cleaner, losses>>
 
 Durable(a, r) ==                                      \* the rank's report
   /\ attempt[a].at = "saving"
@@ -159,7 +178,7 @@ Durable(a, r) ==                                      \* the rank's report
   /\ parts[GenerationOf(a)][r] \in
        IF Fault = "durable_before_sync" THEN {"written", "durable"} ELSE {"durable"}
   /\ Become(a, [told |-> attempt[a].told \cup {r}])
-  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, synced, cleaner, losses>>
 
 EntriesVerified(a) ==                                 \* all reported, all there: write the manifest
   /\ attempt[a].at = "saving"
@@ -169,52 +188,54 @@ EntriesVerified(a) ==                                 \* all reported, all there
   /\ manifest' = [manifest EXCEPT ![GenerationOf(a)] = "written"]
   /\ writers' = [writers EXCEPT ![GenerationOf(a)] = @ \cup {a}]
   /\ Become(a, [at |-> "verified"])
-  /\ UNCHANGED <<slots, flight, requeue, parts, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, synced, cleaner, losses>>
 
 SyncManifest(a) ==
   /\ attempt[a].at = "verified"
   /\ manifest[GenerationOf(a)] = "written"
   /\ manifest' = [manifest EXCEPT ![GenerationOf(a)] = "durable"]
-  /\ UNCHANGED <<slots, flight, requeue, parts, writers, attempt, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, writers, attempt, synced, cleaner, losses>>
 
 (* Publishing *)
 
 SendCommit(a) ==
-  \/ /\ attempt[a].at = "verified"
+  \/ /\ \/ attempt[a].at = "verified"
+        \/ attempt[a].at = "fenced" /\ Fault = "publishes_when_fenced"
      /\ manifest[GenerationOf(a)] \in
           IF Fault = "manifest_not_synced" THEN {"written", "durable"} ELSE {"durable"}
-     /\ IF EpochAt(Len(slots)) > attempt[a].epoch /\ Fault # "epoch_not_compared"
+     /\ IF /\ EpochAt(Len(slots)) > attempt[a].epoch
+           /\ attempt[a].at = "verified" /\ Fault # "epoch_not_compared"
         THEN /\ Become(a, [at |-> "fenced"])          \* AttemptFenced
              /\ UNCHANGED flight
         ELSE /\ flight' = flight \cup
                   {Put(Len(slots) + 1, Commit(a, attempt[a].epoch, GenerationOf(a)))}
              /\ Become(a, [at |-> "publishing", slot |-> Len(slots) + 1])
-     /\ UNCHANGED <<slots, requeue, parts, manifest, writers, cleaner, losses>>
+     /\ UNCHANGED <<slots, requeue, parts, manifest, writers, synced, cleaner, losses>>
   \/ /\ attempt[a].at = "publishing"                  \* no answer: the same put again
      /\ attempt[a].slot > Len(slots)
      /\ flight' = flight \cup
           {Put(attempt[a].slot, Commit(a, attempt[a].epoch, GenerationOf(a)))}
-     /\ UNCHANGED <<slots, requeue, parts, manifest, writers, attempt, cleaner, losses>>
+     /\ UNCHANGED <<slots, requeue, parts, manifest, writers, attempt, synced, cleaner, losses>>
 
 ManifestPublished(a) ==                               \* read the slot back: mine, or try the next
   /\ attempt[a].at = "publishing"
-  /\ attempt[a].slot <= Len(slots)
+  /\ Settled(a)
   /\ LET entry == slots[attempt[a].slot]
      IN  IF entry = Commit(a, attempt[a].epoch, GenerationOf(a))
          THEN Become(a, [at |-> "running", newest |-> GenerationOf(a)])
          ELSE Become(a, [at |-> "verified"])
-  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, synced, cleaner, losses>>
 
 Impatient(a) ==                                       \* mutation: no answer taken for a refusal
   /\ Fault = "not_read_back"
   /\ attempt[a].at = "publishing"
   /\ Become(a, [at |-> "verified"])
-  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, synced, cleaner, losses>>
 
 SaveAbandoned(a) ==                                   \* too late; a put may be on its way
   /\ attempt[a].at \in {"saving", "verified", "publishing"}
   /\ Become(a, [at |-> "running"])
-  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, synced, cleaner, losses>>
 
 RequeueRecorded(a) ==                                 \* put-if-absent; then the attempt has left
   /\ attempt[a].at \in {"running", "fenced"}
@@ -224,13 +245,21 @@ RequeueRecorded(a) ==                                 \* put-if-absent; then the
               IF Fault = "record_names_uncommitted" /\ attempt[a].saves > 0
               THEN GenerationOf(a) ELSE attempt[a].newest]
        ELSE requeue
-  /\ Become(a, [at |-> "left"])
-  /\ UNCHANGED <<slots, flight, parts, manifest, writers, cleaner, losses>>
+  /\ Become(a, [at |-> IF Fault = "left_before_sync" THEN "left" ELSE "leaving"])
+  /\ UNCHANGED <<slots, flight, parts, manifest, writers, synced, cleaner, losses>>
+
+SyncRequeue(e) ==
+  /\ requeue[e] # None /\ e \notin synced.requeue
+  /\ synced' = [synced EXCEPT !.requeue = @ \cup {e}]
+  /\ attempt' = [a \in Attempts |->
+       IF attempt[a].at = "leaving" /\ attempt[a].epoch = e
+       THEN [at |-> "left"] @@ attempt[a] ELSE attempt[a]]
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, cleaner, losses>>
 
 Crash(a) ==
   /\ attempt[a].at \notin {"new", "left", "dead"}
   /\ Become(a, [at |-> "dead"])
-  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, synced, cleaner, losses>>
 
 (* A power loss: the store forgets what was not durable, and whoever was there is dead. *)
 PowerLoss ==
@@ -242,26 +271,39 @@ PowerLoss ==
   /\ attempt' = [a \in Attempts |->
        IF attempt[a].at \in {"new", "left"} THEN attempt[a]
        ELSE [at |-> "dead"] @@ attempt[a]]
-  /\ UNCHANGED <<slots, flight, requeue, writers, cleaner>>
+  /\ slots' = SubSeq(slots, 1, synced.slots)
+  /\ requeue' = [e \in Epochs |-> IF e \in synced.requeue THEN requeue[e] ELSE None]
+  /\ UNCHANGED <<flight, writers, synced, cleaner>>
 
-(* Clean-up: looks once at the slots, deletes later, from anywhere. *)
+(* Clean-up, from anywhere: reads the newest epoch, then the commits, deletes piece by piece, later. *)
 
-Look ==
-  /\ Cleans /\ cleaner = None
-  /\ cleaner' = <<Len(slots)>>
-  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, attempt, losses>>
+ReadEpoch ==
+  /\ Cleans /\ cleaner.reads = IF Fault = "reads_swapped" THEN 1 ELSE 0
+  /\ cleaner' = [cleaner EXCEPT !.reads = @ + 1, !.epoch = EpochAt(Len(slots))]
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, attempt, synced, losses>>
 
-Delete(g) ==
-  /\ cleaner # None
-  /\ g \in Used
-  /\ g \notin CommittedIn(cleaner[1])
-  /\ Fault # "clean_live_epoch" => g[1] < EpochAt(cleaner[1])
-  /\ parts' = [parts EXCEPT ![g] = [r \in Ranks |-> "no"]]
+ReadCommits ==
+  /\ Cleans /\ cleaner.reads = IF Fault = "reads_swapped" THEN 0 ELSE 1
+  /\ cleaner' = [cleaner EXCEPT !.reads = @ + 1, !.commits = Len(slots)]
+  /\ UNCHANGED <<slots, flight, requeue, parts, manifest, writers, attempt, synced, losses>>
+
+MayGo(g) ==
+  /\ cleaner.reads = 2
+  /\ g \notin CommittedIn(Shorter(cleaner.commits, Len(slots)))
+  /\ Fault # "clean_live_epoch" => g[1] < cleaner.epoch
+
+DeletePart(g, r) ==
+  /\ MayGo(g) /\ parts[g][r] # "no"
+  /\ parts' = [parts EXCEPT ![g][r] = "no"]
+  /\ UNCHANGED <<slots, flight, requeue, manifest, writers, attempt, synced, cleaner, losses>>
+
+DeleteManifest(g) ==
+  /\ MayGo(g) /\ manifest[g] # "no"
   /\ manifest' = [manifest EXCEPT ![g] = "no"]
-  /\ UNCHANGED <<slots, flight, requeue, writers, attempt, cleaner, losses>>
+  /\ UNCHANGED <<slots, flight, requeue, parts, writers, attempt, synced, cleaner, losses>>
 
 Next ==
-  \/ Land
+  \/ Land \/ SyncSlots \/ (\E e \in Epochs : SyncRequeue(e))
   \/ \E a \in Attempts :
        \/ SendClaim(a) \/ SettleClaim(a) \/ Derive(a) \/ CheckpointRestored(a)
        \/ SaveStarted(a) \/ EntriesVerified(a) \/ SyncManifest(a)
@@ -269,7 +311,8 @@ Next ==
        \/ SaveAbandoned(a) \/ RequeueRecorded(a) \/ Crash(a)
        \/ \E r \in Ranks : Write(a, r) \/ Sync(a, r) \/ Durable(a, r)
   \/ PowerLoss
-  \/ Look \/ \E g \in Generations : Delete(g)
+  \/ ReadEpoch \/ ReadCommits
+  \/ \E g \in Generations : DeleteManifest(g) \/ \E r \in Ranks : DeletePart(g, r)
 
 Spec == Init /\ [][Next]_vars
 Symmetric == Permutations(Attempts) \cup Permutations(Ranks)
@@ -305,4 +348,7 @@ NeverRefused == \A a \in Attempts : attempt[a].at # "refused"
 (* What an attempt knows to be committed is committed: nothing committed is ever lost. *)
 CommittedStays ==
   \A a \in Attempts : attempt[a].newest # Nothing => attempt[a].newest \in Committed
+(* What an attempt has left to the next one is there. *)
+RecordStays ==
+  \A a \in Attempts : attempt[a].at = "left" => requeue[attempt[a].epoch] # None
 =============================================================================

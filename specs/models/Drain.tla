@@ -14,7 +14,7 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS
   Nodes,
-  Messages,      \* notices that may come: <<id, class, deadline>>
+  Messages,      \* notices that may come: <<id, class, deadline, revision>>
   Drains,        \* drains of the attempt, at most
   Instants,      \* what the clock shows, in order: [level |-> <<...>>, due |-> {...}]
   Crashes,       \* may the coordinator die?
@@ -26,17 +26,19 @@ VARIABLES
   clock,         \* index of the present instant
   expired,       \* the wait for the ranks has used up its allowance
   heard,         \* notices delivered into the present drain (for the rules only)
+  whole,         \* did the last verification find every entry? (for the rules only)
   coordinator,   \* "up", "down", "found" (the next attempt recorded the loss)
   kinds          \* of the last record
 
-vars == <<drain, clock, expired, heard, coordinator, kinds>>
+vars == <<drain, clock, expired, heard, whole, coordinator, kinds>>
 
 None == 0                                             \* no deadline
 SOFT == "soft"
 HARD == "hard"
 Nobody == [said |-> [class |-> "none", deadline |-> None], earliest |-> None, latest |-> None,
-           withdrawn |-> FALSE]                       \* no notice of this id
+           revision |-> 0, withdrawn |-> FALSE]       \* no notice of this id
 Ids == {m[1] : m \in Messages}
+Revisions == {m[4] : m \in Messages}
 Earlier(d, e) == IF d < e THEN d ELSE e
 Later(d, e) == IF d > e THEN d ELSE e
 Earliest(S) == CHOOSE d \in S : \A e \in S : d <= e
@@ -109,18 +111,27 @@ Allowed(s, e) ==
 Said(class, d) == [class |-> class, deadline |-> d]
 Precedes(a, b) ==                                     \* HARD before SOFT, then the earlier
   IF a.class # b.class THEN a.class = HARD ELSE a.deadline <= b.deadline
-Fresh(m) == [said |-> Said(m[2], m[3]), earliest |-> m[3], latest |-> m[3], withdrawn |-> FALSE]
-Merge(held, m) ==
-  IF held = Nobody THEN Fresh(m)
-  ELSE IF Fault = "last_notice_wins" THEN Fresh(m)
-  ELSE [said |-> IF Precedes(held.said, Said(m[2], m[3])) THEN held.said ELSE Said(m[2], m[3]),
-        earliest |-> Earlier(held.earliest, m[3]), latest |-> Later(held.latest, m[3]),
-        withdrawn |-> FALSE]
+(* What was taken back up to a revision stands again only by a newer one, or by a HARD one. *)
+Marked(held, gone) ==
+  [held EXCEPT !.withdrawn = /\ held.said.class = SOFT \/ Fault = "hard_notice_withdrawn"
+                             /\ IF Fault = "withdrawn_for_good" THEN gone > 0
+                                ELSE held.revision <= gone]
+Unmarked(m) ==
+  [said |-> Said(m[2], m[3]), earliest |-> m[3], latest |-> m[3], revision |-> m[4],
+   withdrawn |-> FALSE]
+Merge(held, m, gone) ==
+  IF held = Nobody \/ Fault = "last_notice_wins" THEN Marked(Unmarked(m), gone)
+  ELSE LET both == [said |-> IF Precedes(held.said, Said(m[2], m[3])) THEN held.said
+                             ELSE Said(m[2], m[3]),
+                    earliest |-> Earlier(held.earliest, m[3]),
+                    latest |-> Later(held.latest, m[3]),
+                    revision |-> Later(held.revision, m[4]), withdrawn |-> FALSE]
+       IN  IF Fault = "repeat_revives" THEN both ELSE Marked(both, gone)
 
 Opened(s, m) ==
   [s EXCEPT !.phase = IF m[2] = HARD \/ Due(m[3]) THEN "noticed" ELSE "scheduled",
             !.drains = @ + 1,
-            !.notices = [[i \in Ids |-> Nobody] EXCEPT ![m[1]] = Fresh(m)],
+            !.notices = [[i \in Ids |-> Nobody] EXCEPT ![m[1]] = Merge(Nobody, m, s.withdrawn[m[1]])],
             !.deadline = m[3], !.cordoned = FALSE,
             !.held = Fault = "holds_before_the_cordon" /\ m[2] = HARD,
             !.stop = FALSE, !.quiesced = {}, !.saves = 0]
@@ -128,10 +139,12 @@ Opened(s, m) ==
 Effect(s, e) ==
   CASE e.kind = "NoticeReceived" ->
          IF Active(s)
-         THEN [s EXCEPT !.notices[e.message[1]] = Merge(@, e.message),
+         THEN [s EXCEPT !.notices[e.message[1]] = Merge(@, e.message, s.withdrawn[e.message[1]]),
                         !.deadline = IF Fault = "later_deadline_adopted" THEN e.message[3] ELSE @]
          ELSE Opened(s, e.message)
-    [] e.kind = "NoticeWithdrawn" -> [s EXCEPT !.notices[e.id].withdrawn = TRUE]
+    [] e.kind = "NoticeWithdrawn" ->
+         LET gone == Later(s.withdrawn[e.id], e.revision)
+         IN  [s EXCEPT !.notices[e.id] = Marked(@, gone), !.withdrawn[e.id] = gone]
     [] e.kind = "DeadlineShortened" -> [s EXCEPT !.deadline = e.to]
     [] e.kind = "NodeCordoned" ->
          [s EXCEPT !.cordoned = TRUE, !.held = s.phase = "noticed"]
@@ -193,23 +206,27 @@ Shorten(d, m, before) ==
 
 RejectsNotice(m) == m[2] = SOFT /\ Level(m[3]) = 6
 AddsNothing(s, m) ==
-  Active(s) /\ s.notices[m[1]] # Nobody /\ Merge(s.notices[m[1]], m) = s.notices[m[1]]
+  Active(s) /\ s.notices[m[1]] # Nobody
+    /\ Merge(s.notices[m[1]], m, s.withdrawn[m[1]]) = s.notices[m[1]]
+WasTakenBack(s, m) ==                                 \* a late repeat, in a drain that is over
+  /\ m[2] = SOFT /\ m[4] <= s.withdrawn[m[1]] /\ Fault # "repeat_opens"
+  /\ ~Active(s) \/ s.notices[m[1]] = Nobody
 
 (* `news`: it says more than this model knows, so it is recorded even if nothing else is new. *)
 DecideNotice(s, m, news) ==
-  IF \/ s.ended \/ s.phase \in {"exited", "lost"} \/ RejectsNotice(m)
+  IF \/ s.ended \/ s.phase \in {"exited", "lost"} \/ RejectsNotice(m) \/ WasTakenBack(s, m)
      \/ AddsNothing(s, m) /\ ~news
   THEN Draft(s)
   ELSE LET before == IF Active(s) THEN s.deadline ELSE None
            accepted == Shorten(Add(Draft(s), [kind |-> "NoticeReceived", message |-> m]), m, before)
        IN  IF accepted.s.phase = "scheduled" THEN DueNow(accepted) ELSE Recheck(accepted)
 
-DecideWithdrawal(s, i) ==
-  IF ~Active(s) \/ s.notices[i] = Nobody \/ s.notices[i].withdrawn
+DecideWithdrawal(s, i, r) ==
+  IF ~Active(s) \/ s.notices[i] = Nobody \/ r <= s.withdrawn[i]
   THEN Draft(s)
   ELSE IF s.notices[i].said.class = HARD /\ Fault # "hard_notice_withdrawn"
   THEN Draft(s)
-  ELSE LET withdrawn == Add(Draft(s), [kind |-> "NoticeWithdrawn", id |-> i])
+  ELSE LET withdrawn == Add(Draft(s), [kind |-> "NoticeWithdrawn", id |-> i, revision |-> r])
            all == \A j \in Ids : withdrawn.s.notices[j] # Nobody => withdrawn.s.notices[j].withdrawn
            early == s.phase \in IF Fault = "called_off_after_the_stop"
                                 THEN {"scheduled", "noticed", "quiescing"}
@@ -251,10 +268,10 @@ DecideDurable(s) ==
   ELSE LET checked == Recheck(Draft(s))
        IN  IF checked.s.phase = "staged" THEN Add(checked, Plain("Durable")) ELSE checked
 
-DecideVerified(s, whole) ==
+DecideVerified(s, all) ==
   IF s.phase # "durable" \/ s.verified
   THEN Draft(s)
-  ELSE IF whole
+  ELSE IF all \/ Fault = "incomplete_accepted"
   THEN Recheck(Add(Draft(s), Plain("EntriesVerified")))
   ELSE GiveUp(Draft(s))
 
@@ -295,6 +312,7 @@ DecideFenced(s) ==
        IN  IF Fault = "fence_ignored" THEN told
            ELSE IF s.phase \in {"idle", "cancelled", "scheduled"}
            THEN IF s.ended /\ Fault # "finished_and_lost" THEN told ELSE Add(told, Plain("AttemptLost"))
+           ELSE IF Fault = "fenced_goes_on" THEN told
            ELSE GiveUp(told)
 
 WaitIsOver(s) ==
@@ -331,10 +349,11 @@ Init ==
   /\ drain = [phase |-> "idle", drains |-> 0, notices |-> [i \in Ids |-> Nobody],
               deadline |-> None, cordoned |-> FALSE, held |-> FALSE, stop |-> FALSE,
               quiesced |-> {}, saves |-> 0, verified |-> FALSE, committed |-> FALSE,
-              requeue |-> FALSE, fenced |-> FALSE, ended |-> FALSE, refused |-> FALSE]
+              requeue |-> FALSE, withdrawn |-> [i \in Ids |-> 0], fenced |-> FALSE, ended |-> FALSE, refused |-> FALSE]
   /\ clock = 1
   /\ expired = FALSE
   /\ heard = {}
+  /\ whole = FALSE
   /\ coordinator = "up"
   /\ kinds = <<>>
 
@@ -349,25 +368,27 @@ Record(d) ==                                          \* the decision is in the 
   /\ kinds' = IF KeepKinds THEN d.out ELSE <<>>
   /\ UNCHANGED <<clock, coordinator>>
 
-Input(d) == Record(d) /\ UNCHANGED heard
+Input(d) == Record(d) /\ UNCHANGED <<heard, whole>>
 
 ReceiveNotice(m) ==
   LET d == DecideNotice(drain, m, FALSE)
       known == IF Active(drain) THEN heard ELSE {}
-      counts == Active(d.s) /\ ~RejectsNotice(m)
-  IN  \/ Up /\ Record(d) /\ heard' = IF counts THEN known \cup {m} ELSE heard
+      counts == Active(d.s) /\ ~RejectsNotice(m) /\ ~WasTakenBack(drain, m)
+  IN  \/ /\ Up /\ Record(d) /\ UNCHANGED whole
+         /\ heard' = IF counts THEN known \cup {m} ELSE heard
       \/ /\ d.out = <<>> /\ counts /\ m \notin heard /\ Up
          /\ heard' = heard \cup {m}                   \* it added nothing, and has been heard
          /\ kinds' = <<>>
-         /\ UNCHANGED <<drain, clock, expired, coordinator>>
+         /\ UNCHANGED <<drain, clock, expired, whole, coordinator>>
 
-WithdrawNotice(i) == Up /\ Input(DecideWithdrawal(drain, i))
+WithdrawNotice(i, r) == Up /\ Input(DecideWithdrawal(drain, i, r))
 ReportCordon == Up /\ Input(DecideCordon(drain))
 ReportPositions(reachable) == Up /\ Input(DecidePositions(drain, reachable))
 ReportQuiesced(n) == Up /\ Input(DecideQuiesced(drain, n))
 ReportStaged == Up /\ Input(DecideStaged(drain))
 ReportDurable == Up /\ Input(DecideDurable(drain))
-ReportVerified(whole) == Up /\ Input(DecideVerified(drain, whole))
+ReportVerified(all) ==
+  Up /\ Record(DecideVerified(drain, all)) /\ whole' = all /\ UNCHANGED heard
 ReportPublished == Up /\ Input(DecidePublished(drain))
 ReportSaveFailed == Up /\ Input(DecideSaveFailed(drain))
 ReportRequeueRecorded == Up /\ Input(DecideRequeue(drain, FALSE))
@@ -378,46 +399,51 @@ Tick == Up /\ Wakes(drain) /\ Input(DecideTick(drain))
 
 (* A record of somebody who is wrong about the state: the fold refuses what the table does not allow. *)
 Foreign(kind) ==
-  /\ Up /\ Fault = "table_not_checked"
-  /\ kind \in DOMAIN Destination /\ drain.phase \notin Table[kind]
-  /\ drain' = Moved(drain, Plain(kind))
-  /\ kinds' = IF KeepKinds THEN <<kind>> ELSE <<>>
-  /\ UNCHANGED <<clock, expired, heard, coordinator>>
+  /\ drain.phase \notin Table[kind]
+  /\ IF Fault = "table_not_checked" /\ kind \in DOMAIN Destination
+     THEN /\ drain' = Moved(drain, Plain(kind))
+          /\ kinds' = IF KeepKinds THEN <<kind>> ELSE <<>>
+          /\ UNCHANGED <<clock, expired, heard, whole, coordinator>>
+     ELSE UNCHANGED vars
 
 (* The world *)
 
+(* The tick that ends a drain at its deadline less the skew comes before the deadline itself. *)
+EndIsDue == Up /\ Active(drain) /\ Level(drain.deadline) = 5 /\ Wakes(drain)
+
 Advance ==
   /\ clock < Len(Instants)
+  /\ ~EndIsDue
   /\ clock' = clock + 1
   /\ expired' = Waiting(drain)
   /\ kinds' = <<>>
-  /\ UNCHANGED <<drain, heard, coordinator>>
+  /\ UNCHANGED <<drain, heard, whole, coordinator>>
 
 Wait ==                                               \* the allowance passes, the instant stays
   /\ Waiting(drain) /\ ~expired
   /\ expired' = TRUE
   /\ kinds' = <<>>
-  /\ UNCHANGED <<drain, clock, heard, coordinator>>
+  /\ UNCHANGED <<drain, clock, heard, whole, coordinator>>
 
 Crash ==
   /\ Crashes /\ Up
   /\ coordinator' = "down"
   /\ kinds' = <<>>
-  /\ UNCHANGED <<drain, clock, expired, heard>>
+  /\ UNCHANGED <<drain, clock, expired, heard, whole>>
 
 FindLost ==                                           \* by the next attempt, in its own log
   /\ coordinator = "down"
   /\ coordinator' = "found"
   /\ kinds' = <<>>
-  /\ UNCHANGED <<drain, clock, expired, heard>>
+  /\ UNCHANGED <<drain, clock, expired, heard, whole>>
 
 Next ==
   \/ \E m \in Messages : ReceiveNotice(m)
-  \/ \E i \in Ids : WithdrawNotice(i)
+  \/ \E i \in Ids, r \in Revisions : WithdrawNotice(i, r)
   \/ ReportCordon
   \/ \E reachable \in BOOLEAN : ReportPositions(reachable)
   \/ \E n \in Nodes : ReportQuiesced(n)
-  \/ ReportStaged \/ ReportDurable \/ (\E whole \in BOOLEAN : ReportVerified(whole))
+  \/ ReportStaged \/ ReportDurable \/ (\E all \in BOOLEAN : ReportVerified(all))
   \/ ReportPublished \/ ReportSaveFailed \/ ReportRequeueRecorded \/ ReportExited
   \/ (\E node \in BOOLEAN : ReportRanksLost(node)) \/ ReportFenced
   \/ Tick
@@ -441,6 +467,15 @@ NoticesAreMerged ==
               /\ drain.notices[i].latest = Latest({m[3] : m \in HeardOf(i)})
               /\ \A m \in HeardOf(i) : Precedes(drain.notices[i].said, Said(m[2], m[3]))
 
+(* ... and whatever order its withdrawals come in: what stands is what was not taken back. *)
+TakenBackIsGone ==
+  Active(drain) => \A i \in Ids : HeardOf(i) # {} =>
+    drain.notices[i].withdrawn =
+      (/\ \A m \in HeardOf(i) : m[2] = SOFT
+       /\ \A m \in HeardOf(i) : m[4] <= drain.withdrawn[i])
+SomethingStands ==
+  drain.phase \in {"scheduled", "noticed"} =>
+    \E i \in Ids : drain.notices[i] # Nobody /\ ~drain.notices[i].withdrawn
 (* I2 *)
 DeadlineNeverIncreases ==
   [][drain.deadline # None /\ drain'.drains = drain.drains
@@ -453,15 +488,22 @@ SavesOnlyIfItFits ==
        => Fits(drain'.deadline, "quiesced")]_vars
 (* I5 *)
 CommittedIsVerified == drain.committed => drain.verified
+VerifiedIsWhole == drain.verified => whole
 (* I6 *)
 SavedAtTheStopStep == drain.saves > 0 => drain.stop /\ drain.quiesced = Nodes
 (* I7 *)
 FencedSavesNothing == [][drain'.saves > drain.saves => ~drain.fenced]_vars
+FencedPublishesNothing ==                             \* nor does it order what leads to it
+  [][/\ drain.fenced /\ drain.phase \in SAVE_UNDER_WAY \cup {"quiesced"}
+     => drain'.phase \notin {"saving", "staged", "durable", "published"}]_vars
 (* I9 *)
 EveryDrainEnds == Active(drain) ~> (~Active(drain) \/ coordinator = "found")
 AtTheDeadlineATickEnds ==
   Active(drain) /\ Level(drain.deadline) >= 5 =>
     Wakes(drain) /\ DecideTick(drain).s.phase \in OVER
+EndsByTheDeadline ==                                  \* a deadline that had passed when heard of apart
+  [][Active(drain) /\ Active(drain') /\ Up /\ Level(drain.deadline) < 6
+       => Instants[clock'].level[drain.deadline] < 6]_vars
 (* I11 *)
 CordonBeforeHold == drain.held => drain.cordoned
 (* I12 *)
@@ -481,13 +523,15 @@ TheEndIsTheEnd ==
 (* Bounds to check with: two deadlines. *)
 Near == 1
 Far == 2
-TwoNotices == {<<"a", SOFT, Far>>, <<"b", HARD, Near>>}
-ThreeNotices == TwoNotices \cup {<<"a", SOFT, Near>>}
-FiveNotices == ThreeNotices \cup {<<"a", HARD, Far>>, <<"b", SOFT, Far>>}
+TwoNotices == {<<"a", SOFT, Far, 1>>, <<"b", HARD, Near, 1>>}
+ThreeNotices == TwoNotices \cup {<<"a", SOFT, Near, 2>>}
+OneNotice == {<<"a", SOFT, Far, 1>>, <<"a", SOFT, Near, 2>>}
+FiveNotices == ThreeNotices \cup {<<"a", HARD, Far, 1>>, <<"b", SOFT, Far, 1>>}
 At(near, far, due) == [level |-> <<near, far>>, due |-> due]
 AllInstants == <<At(0, 0, {Near}), At(1, 0, {Near}), At(2, 0, {Near}), At(3, 0, {Near}),
                  At(4, 0, {Near}), At(5, 0, {Near}), At(6, 0, {Near}), At(6, 0, {Near, Far}),
-                 At(6, 6, {Near, Far})>>
+                 At(6, 5, {Near, Far}), At(6, 6, {Near, Far})>>
 FewInstants == <<At(0, 0, {Near}), At(2, 0, {Near}), At(4, 0, {Near}), At(6, 0, {Near}),
                  At(6, 0, {Near, Far}), At(6, 6, {Near, Far})>>
+TwoInstants == <<At(0, 0, {Near}), At(6, 0, {Near}), At(6, 6, {Near, Far})>>
 =============================================================================

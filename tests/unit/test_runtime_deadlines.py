@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drainfsm.core.budget import Allowances
-from drainfsm.core.notice import Cause, Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass, revision_of
 from drainfsm.runtime.agent.clock_offset import HEARD_MAX, Offset
 from drainfsm.runtime.agent.limits import Limits
 from drainfsm.runtime.agent.notices import OWN_DECISION_MS_MIN, Notices
@@ -118,6 +118,28 @@ def test_what_is_heard_before_the_coordinator_is_there_is_handed_on_in_order() -
         kinds = [type(message) for message in coordinator.sent]
         assert kinds == [n.NodeNotice, n.NodeSource, n.NodeWithdrawal]
         assert coordinator.limits[-1] is not None
+
+    in_loop(story)
+
+
+def test_a_notice_that_is_given_again_after_it_was_taken_back_is_another_revision() -> None:
+    def story(notices: Notices, clock: Clock, warned: list[str]) -> None:
+        coordinator = Coordinator()
+        notices.connect(coordinator, coordinator)
+        far = notice(deadline_unix_ms=clock.now_unix_ms() + 60_000, soft=True)
+        for _ in range(2):
+            notices.hear(far)
+            notices.hear(far)
+            notices.take_back(far.source, far.native_id, "gone")
+            notices.take_back(far.source, far.native_id, "gone")
+        told = [
+            revision_of(message.notice.revision)
+            if isinstance(message, n.NodeNotice)
+            else -message.revision
+            for message in coordinator.sent
+            if isinstance(message, n.NodeNotice | n.NodeWithdrawal)
+        ]
+        assert told == [1, 1, -1, -1, 2, 2, -2, -2]
 
     in_loop(story)
 

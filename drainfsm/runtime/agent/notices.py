@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from drainfsm.core.exit_plan import exit_plan
-from drainfsm.core.notice import SIGNAL_SOURCE, Notice
+from drainfsm.core.notice import SIGNAL_SOURCE, Notice, revision_of, stated_revision
 from drainfsm.runtime.agent.clock_offset import Offset
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
@@ -57,6 +57,12 @@ class Notices:
         self._withdrawals: set[int] = set()
         """Asks that take a notice back."""
 
+        self._revisions: dict[str, int] = {}
+        """Of every notice that was heard here, by identity."""
+
+        self._taken_back: set[str] = set()
+        """Identities whose newest revision was taken back."""
+
         self._limits: dict[int, int] = {}
         """By ask that is not answered yet: when this node ends the job on its own."""
 
@@ -94,6 +100,7 @@ class Notices:
     def _give(self, notice: Notice) -> asyncio.Future[n.NoticeAnswer]:
         ask, answer = self._ask()
         self._set_limit(ask, notice)
+        notice = replace(notice, revision=stated_revision(self._count(notice)))
         self._send(n.NodeNotice(ask=ask, notice=notice))
         return answer
 
@@ -102,8 +109,25 @@ class Notices:
     ) -> asyncio.Future[n.NoticeAnswer]:
         ask, answer = self._ask()
         self._withdrawals.add(ask)
-        self._send(n.NodeWithdrawal(ask=ask, source=source, native_id=native_id, reason=reason))
+        identity = f"{source}/{native_id}"
+        self._taken_back.add(identity)
+        revision = self._revisions.setdefault(identity, 1)
+        self._send(
+            n.NodeWithdrawal(
+                ask=ask, source=source, native_id=native_id, revision=revision, reason=reason
+            )
+        )
         return answer
+
+    def _count(self, notice: Notice) -> int:
+        """Another one, if the notice was taken back since it was last given here."""
+        identity = notice.identity
+        known = self._revisions.get(identity, 1)
+        if identity in self._taken_back:
+            self._taken_back.discard(identity)
+            known += 1
+        revision = self._revisions[identity] = max(known, revision_of(notice.revision))
+        return revision
 
     def _ask(self) -> tuple[int, asyncio.Future[n.NoticeAnswer]]:
         self._asks += 1

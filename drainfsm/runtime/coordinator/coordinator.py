@@ -240,7 +240,10 @@ class Coordinator:
             self._actions.heard_by(node, notice)
         else:
             given = i.WithdrawNotice(
-                source=message.source, native_id=message.native_id, reason=message.reason
+                source=message.source,
+                native_id=message.native_id,
+                revision=message.revision,
+                reason=message.reason,
             )
         try:
             state = await self._decisions.submit(given)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -22,9 +21,6 @@ from drainfsm.runtime.threads import Tasks, in_thread
 from drainfsm.runtime.wire import node_messages as n
 
 T = TypeVar("T")
-
-WAITING_MAX = 4
-"""Periodic saves that wait to be committed."""
 
 PERIODIC_COMMIT_S = 60.0
 """For verifying and committing a periodic save. Longer means that the store hangs."""
@@ -50,10 +46,6 @@ class SaveCommitter:
         self._clock = clock
         self._written: dict[str, Written] = {}
         self._given_up: dict[str, threading.Event] = {}
-        self._waiting: deque[Written] = deque()
-        """Periodic saves that are not committed yet, oldest first."""
-
-        self._committing = False
         self._commits: set[asyncio.Task[None]] = set()
         """Under way: not yet on record."""
 
@@ -83,7 +75,7 @@ class SaveCommitter:
 
     def _on_written(self, written: Written, *, is_drains: bool) -> None:
         if not is_drains:
-            self._commit_in_turn(written)
+            self._commit(self._commit_periodic(written))
             return
         self._written[written.generation_id] = written
         self._decisions.submit(
@@ -94,31 +86,6 @@ class SaveCommitter:
                 rank_count=len(written.file_counts),
             )
         )
-
-    def _commit_in_turn(self, written: Written) -> None:
-        """One commit at a time. Where saves come faster than the store takes commits, those that
-        wait longest are passed over: a newer one stands for them."""
-        self._waiting.append(written)
-        while len(self._waiting) > WAITING_MAX:
-            over = self._waiting.popleft()
-            self._decisions.submit(
-                i.ReportCheckpointFailed(
-                    generation_id=over.generation_id,
-                    step=over.step,
-                    reason=f"overtaken: newer saves, up to step {written.step}, wait to be "
-                    "committed; save less often",
-                )
-            )
-        if not self._committing:
-            self._committing = True
-            self._commit(self._commit_waiting())
-
-    async def _commit_waiting(self) -> None:
-        try:
-            while self._waiting:
-                await self._commit_periodic(self._waiting.popleft())
-        finally:
-            self._committing = False
 
     def _on_failed(self, failed: n.NodeSaveFailed, *, is_drains: bool) -> None:
         generation_id, reason, memory = failed.generation_id, failed.reason, failed.memory

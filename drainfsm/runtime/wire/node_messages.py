@@ -189,6 +189,7 @@ class NodeWithdrawal(Message, frozen=True, kw_only=True):
     ask: int
     source: str
     native_id: str
+    revision: int = 1
     reason: str
 
 

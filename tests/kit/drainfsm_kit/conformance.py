@@ -102,7 +102,7 @@ def _module(traces: list[list[Step]], node_count: int) -> Iterator[str]:
     notices = {notice for trace in traces for step in trace for notice in step.notices}
     yield "------------------------------ MODULE Histories ------------------------------"
     yield f"RecordedNodes == {in_tla({f'n{node}' for node in range(node_count)})}"
-    yield f"AllNotices == {in_tla(notices or {('none', 'soft', 1)})}"
+    yield f"AllNotices == {in_tla(notices or {('none', 'soft', 1, 1)})}"
     yield "OneInstant == <<[level |-> <<0>>, due |-> {}]>>"
     for place, trace in enumerate(traces, start=1):  # short definitions: the parser is slow
         for number, step in enumerate(trace, start=1):

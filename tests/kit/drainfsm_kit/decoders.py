@@ -22,7 +22,7 @@ from drainfsm.cli.settings import load_settings
 from drainfsm.core.codec import decode, decode_lines, decode_object, encode
 from drainfsm.core.events import Event
 from drainfsm.core.explain import explain
-from drainfsm.core.manifest import Claim, Manifest, Slot
+from drainfsm.core.manifest import Commit, Manifest
 from drainfsm.core.records import Record
 from drainfsm.core.requeue import RequeueRecord
 from drainfsm.core.rules import broken_rules
@@ -136,12 +136,33 @@ def _store(name: str, data: bytes) -> MemoryStore:
     return store
 
 
-_CLAIM = Claim(job_id="a", epoch=1, attempt_id="b", claimed_unix_ms=1)
+def _committed() -> dict[str, bytes]:
+    """A store with one claim and one commit."""
+    store = MemoryStore()
+    log = CommitLog(store, job_id="a")
+    log.claim(attempt_id="b", now_unix_ms=1)
+    commit = {**example_of(Commit), "attempt_id": "b", "epoch": 1}
+    del commit["kind"]
+    log.publish(Commit(**commit))
+    return {name: store.get(name) or b"" for name in store.list("")}
+
+
+_COMMITTED = _committed()
+_SECOND, _IDENTITY = "commits/00000002.json", "store.json"
 
 
 def _slot(data: bytes) -> None:
-    store = _store("commits/00000002.json", data)
-    store.put("commits/00000001.json", json(_CLAIM))
+    _read_store(_SECOND, data)
+
+
+def _identity(data: bytes) -> None:
+    _read_store(_IDENTITY, data)
+
+
+def _read_store(changed: str, data: bytes) -> None:
+    store = MemoryStore()
+    for name, stored in {**_COMMITTED, changed: data}.items():
+        store.put(name, stored)
     log = CommitLog(store, job_id="a", pause=lambda _: None)
     log.head()
     list(log.commits())
@@ -270,7 +291,13 @@ def decoders() -> list[Decoder]:
             name="slot",
             decode=_slot,
             refuses=(CommitLogError,),
-            seeds=_seeds(*examples_of(Slot)),
+            seeds=(_COMMITTED[_SECOND],),
+        ),
+        Decoder(
+            name="store",
+            decode=_identity,
+            refuses=(CommitLogError,),
+            seeds=(_COMMITTED[_IDENTITY],),
         ),
         Decoder(
             name="requeue",

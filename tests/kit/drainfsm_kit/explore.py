@@ -19,11 +19,15 @@ from drainfsm.core import inputs as i
 from drainfsm.core.deadline import next_wake_unix_ms, wait_until_unix_ms
 from drainfsm.core.decider import decide
 from drainfsm.core.effects import effects_of
+from drainfsm.core.events import KINDS, Event
 from drainfsm.core.fold import evolve
+from drainfsm.core.lifecycle import TABLE
 from drainfsm.core.records import Record
 from drainfsm.core.rules import broken_rules
 from drainfsm.core.state import Phase, State
-from drainfsm.errors import InputRejectedError, NoticeRejectedError
+from drainfsm.errors import EventRefusedError, InputRejectedError, NoticeRejectedError
+from drainfsm_kit.model_steps import OUT_OF_SCOPE
+from drainfsm_kit.odd_bytes import examples_of
 from drainfsm_kit.small_world import (
     INSTANTS_UNIX_MS,
     MODEL_NOTICES,
@@ -32,6 +36,7 @@ from drainfsm_kit.small_world import (
     ModelNotice,
     given_inputs,
     initial_state,
+    notice_of,
     view_of,
 )
 
@@ -110,12 +115,31 @@ def steps(world: World, bounds: Bounds) -> Iterator[Step]:
             yield "Crash", replace(world, coordinator="down", kinds=())
     elif world.coordinator == "down":
         yield "FindLost", replace(world, coordinator="found", kinds=())
+    for event in FOREIGN:
+        if world.state.phase not in TABLE[type(event)]:
+            yield "Foreign", _read(world, event)
     if world.waiting and not world.expired:
         yield "Wait", replace(world, waited_ms=world.waited_ms + WAIT_MS, kinds=())
     later = [instant for instant in bounds.instants if instant > world.instant]
     if later:
         moved = {"instant": later[0], "clock": world.clock + 1, "waited_ms": 0}
         yield "Advance", replace(world, kinds=(), **moved)
+
+
+FOREIGN: tuple[Event, ...] = tuple(
+    msgspec.convert(example, Event)
+    for example in examples_of(Event)
+    if not issubclass(KINDS[example["kind"]], OUT_OF_SCOPE)
+)
+"""One event of each kind, from somebody who is wrong about the state."""
+
+
+def _read(world: World, event: Event) -> World:
+    """The world after the fold has read it, which refuses it."""
+    try:
+        return replace(world, state=evolve(world.state, event))
+    except EventRefusedError:
+        return world
 
 
 def _decided(world: World, given: Given, bounds: Bounds) -> World | None:
@@ -137,7 +161,7 @@ def _decided(world: World, given: Given, bounds: Bounds) -> World | None:
         ordered = frozenset()
     effects = {type(effect).__name__ for event in events for effect in effects_of(event, state)}
     heard = world.heard
-    if given.notice is not None and state.phase.active:
+    if given.notice is not None and state.phase.active and _is_held(given.notice, state):
         heard = (heard if world.state.phase.active else frozenset()) | {given.notice}
     if not events and heard == world.heard:
         return None
@@ -152,6 +176,11 @@ def _decided(world: World, given: Given, bounds: Bounds) -> World | None:
         kinds=tuple(type(event).__name__ for event in events),
         history=history,
     )
+
+
+def _is_held(model: ModelNotice, state: State) -> bool:
+    """Not so for a late repeat of what was taken back before the drain opened."""
+    return notice_of(model).identity in state.current.notices
 
 
 def _record(world: World, events: tuple[Any, ...]) -> Record:

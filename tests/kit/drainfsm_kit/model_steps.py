@@ -15,6 +15,7 @@ from drainfsm.core import events as e
 from drainfsm.core.budget import Stage, evaluate
 from drainfsm.core.deadline import wait_until_unix_ms
 from drainfsm.core.fold import Fold
+from drainfsm.core.notice import revision_of
 from drainfsm.core.records import Record
 from drainfsm.core.state import Phase, State
 from drainfsm_kit.small_world import drain_view
@@ -49,8 +50,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     due: bool
     expired: bool
     kinds: tuple[str, ...]
-    notices: tuple[tuple[str, str, int], ...]
-    withdrawn: tuple[str, ...]
+    notices: tuple[tuple[str, str, int, int], ...]
+    withdrawn: tuple[tuple[str, int], ...]
     after: dict[str, Any]
 
     @property
@@ -115,11 +116,16 @@ def _step(
         expired=waiting and now >= wait_until_unix_ms(before),
         kinds=tuple(type(event).__name__ for event in events),
         notices=tuple(
-            (event.notice.identity, event.notice.notice_class.value, rank[event.deadline_unix_ms])
+            (
+                event.notice.identity,
+                event.notice.notice_class.value,
+                rank[event.deadline_unix_ms],
+                revision_of(event.notice.revision),
+            )
             for event in received
         ),
         withdrawn=tuple(
-            f"{event.source}/{event.native_id}"
+            (f"{event.source}/{event.native_id}", revision_of(event.revision))
             for event in events
             if isinstance(event, e.NoticeWithdrawn)
         ),
@@ -153,5 +159,16 @@ def view_after(state: State, rank: dict[int, int]) -> dict[str, Any]:
     """What must be equal in the model after the step."""
     committed = state.attempt.committed
     return drain_view(state, {None: 0} | rank) | {
-        "committed": committed is not None and _is_drains(committed.generation_id, state)
+        "committed": committed is not None and _is_drains(committed.generation_id, state),
+        "notices": {
+            (
+                identity,
+                held.notice.notice_class.value,
+                rank[held.earliest_unix_ms],
+                held.revision,
+                held.withdrawn,
+            )
+            for identity, held in ({} if state.drain is None else state.drain.notices).items()
+        },
+        "withdrawn": set(state.attempt.withdrawn.items()),
     }

@@ -13,9 +13,9 @@ from drainfsm.core import inputs as i
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.decider import decide
 from drainfsm.core.fold import evolve
-from drainfsm.core.notice import Cause, Notice, NoticeClass
+from drainfsm.core.notice import Cause, Notice, NoticeClass, stated_revision
 from drainfsm.core.requeue import Capacity, RequeueRecord
-from drainfsm.core.state import State, first_state, known
+from drainfsm.core.state import HeldNotice, State, first_state, known
 from drainfsm.core.words import CordonOutcome
 from drainfsm_kit.tlc import freeze
 
@@ -69,11 +69,12 @@ class ModelNotice(NamedTuple):
     native_id: str
     notice_class: str
     deadline: int
+    revision: int = 1
 
 
 MODEL_NOTICES = (
     ModelNotice("a", "soft", FAR),
-    ModelNotice("a", "soft", NEAR),
+    ModelNotice("a", "soft", NEAR, revision=2),
     ModelNotice("b", "hard", NEAR),
 )
 
@@ -86,6 +87,7 @@ def notice_of(model: ModelNotice) -> Notice:
         notice_class=NoticeClass(model.notice_class),
         deadline_unix_ms=DEADLINES_UNIX_MS[model.deadline],
         received_unix_ms=INSTANTS_UNIX_MS[0],
+        revision=stated_revision(model.revision),
     )
 
 
@@ -124,7 +126,9 @@ def given_inputs(
     for model in notices:
         yield Given("ReceiveNotice", i.ReceiveNotice(notice=notice_of(model)), model)
     for native_id in sorted({model.native_id for model in notices}):
-        yield Given("WithdrawNotice", i.WithdrawNotice(source="model", native_id=native_id))
+        for revision in sorted({model.revision for model in notices}):
+            given = i.WithdrawNotice(source="model", native_id=native_id, revision=revision)
+            yield Given("WithdrawNotice", given)
     for number in range(1, state.drain_count):  # late reports of drains that were called off
         late = f"{state.attempt.job_id}/{state.attempt.epoch}/{number}"
         cordon = i.ReportCordon(outcome=CordonOutcome.SUCCESS, duration_ms=1, drain_id=late)
@@ -213,12 +217,16 @@ def _requeue_record() -> RequeueRecord:
 # --- what the model has for a state -------------------------------------------------------------
 
 _ABSTRACT = {None: 0} | {at: deadline for deadline, at in DEADLINES_UNIX_MS.items()}
-_NOBODY = {
-    "said": {"class": "none", "deadline": 0},
-    "earliest": 0,
-    "latest": 0,
-    "withdrawn": False,
-}
+NOBODY = freeze(
+    {
+        "said": {"class": "none", "deadline": 0},
+        "earliest": 0,
+        "latest": 0,
+        "revision": 0,
+        "withdrawn": False,
+    }
+)
+"""What the model has for a notice that was not heard."""
 
 
 def view_of(state: State, **world: Any) -> Any:
@@ -227,8 +235,10 @@ def view_of(state: State, **world: Any) -> Any:
 
 
 def _drain(state: State) -> dict[str, Any]:
+    notices = {} if state.drain is None else state.drain.notices
     return drain_view(state, _ABSTRACT) | {
-        "notices": {native_id: _held(state, native_id) for native_id in ("a", "b")},
+        "notices": {_id(name): _held(held) for name, held in notices.items()},
+        "withdrawn": {_id(name): gone for name, gone in state.attempt.withdrawn.items()},
         "committed": state.attempt.committed is not None,
     }
 
@@ -254,11 +264,11 @@ def drain_view(state: State, deadlines: Mapping[int | None, int]) -> dict[str, A
     }
 
 
-def _held(state: State, native_id: str) -> dict[str, Any]:
-    notices = {} if state.drain is None else state.drain.notices
-    held = notices.get(f"model/{native_id}")
-    if held is None:
-        return _NOBODY
+def _id(identity: str) -> str:
+    return identity.removeprefix("model/")
+
+
+def _held(held: HeldNotice) -> dict[str, Any]:
     said = held.notice
     return {
         "said": {
@@ -267,5 +277,6 @@ def _held(state: State, native_id: str) -> dict[str, Any]:
         },
         "earliest": _ABSTRACT[held.earliest_unix_ms],
         "latest": _ABSTRACT[held.latest_unix_ms],
+        "revision": held.revision,
         "withdrawn": held.withdrawn,
     }
