@@ -38,3 +38,22 @@ def monotonic_ms() -> int:
 def loop_ms() -> int:
     """The same inside an event loop, by the loop's own clock."""
     return int(asyncio.get_running_loop().time() * 1_000)
+
+
+class RunningTime:
+    """Milliseconds in which this process ran, for whoever waits for others to say something: in a
+    pause of the whole machine, or of all processes of a job, the others were silent of necessity.
+
+    It has to be read at least every ``pause_ms``: what lies beyond between two readings is a pause.
+    """
+
+    def __init__(self, *, pause_ms: int) -> None:
+        self._pause_ms = pause_ms
+        self._read_ms = loop_ms()
+        self._ran_ms = 0
+
+    def now_ms(self) -> int:
+        now_ms = loop_ms()
+        self._ran_ms += min(now_ms - self._read_ms, self._pause_ms)
+        self._read_ms = now_ms
+        return self._ran_ms

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from drainfsm.core.fold import Fold
 from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import journals, read_journal
+from drainfsm.runtime.clock import RunningTime
 from drainfsm.runtime.paths import read_run_info, run_info_path
 from drainfsm.runtime.threads import in_thread
 
@@ -58,14 +59,14 @@ async def silence(
 ) -> None:
     """Returns once nothing has changed for so long. ``needs_sign``: only after a first change
     from ``since``, as a start may wait for a slow store."""
-    loop = asyncio.get_running_loop()
-    seen, changed_at = since, loop.time()
+    time = RunningTime(pause_ms=round(silence_s * 250))
+    seen, changed_ms = since, time.now_ms()
     while True:
         await asyncio.sleep(silence_s / 8)
-        now = await in_thread("liveness", look)
+        now, now_ms = await in_thread("liveness", look), time.now_ms()
         if now != seen:
-            seen, changed_at, needs_sign = now, loop.time(), False
-        elif not needs_sign and loop.time() - changed_at > silence_s:
+            seen, changed_ms, needs_sign = now, now_ms, False
+        elif not needs_sign and now_ms - changed_ms > silence_s * 1_000:
             return
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.budget import Sample
+from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.state import Phase
 from drainfsm.views.replay import APPLIED, AttemptReplay, Line
@@ -21,11 +22,11 @@ class Ending(enum.StrEnum):
     """How an attempt ended, as far as the log tells."""
 
     DRAINED = "drained"
-    """A drain ended it: somebody gave notice, and no process is left."""
+    """A drain ended it: somebody gave notice, the job left for it, and wants to come back."""
 
     FINISHED = "finished"
     FAILED = "failed"
-    """The job's own processes ended with another exit code than 0, outside a drain."""
+    """The job's own processes ended with another exit code than 0, and no drain made them."""
 
     LOST = "lost"
     """It went away without leaving: by its own log, or as a later attempt found."""
@@ -41,7 +42,7 @@ class DrainReport(msgspec.Struct, frozen=True, kw_only=True):
     drain_id: str
     outcome: str
     """``committed``, ``skipped``, ``abandoned``, ``cancelled``, ``lost``, ``left`` (it left
-    without deciding on a save) or ``open``."""
+    without deciding on a save), ``ended`` (the job ended by itself before) or ``open``."""
 
     cause: str
     noticed_unix_ms: int
@@ -177,7 +178,7 @@ def attempt_report(seen: Seen, *, last_seen_unix_ms: int | None) -> AttemptRepor
 def _ending(seen: Seen) -> tuple[Ending, str]:
     final = seen.replay.final
     if left := seen.last(e.Exited, e.AttemptFinished):
-        if isinstance(left.event, e.Exited):
+        if isinstance(left.event, e.Exited) and final.exit_code == EX_TEMPFAIL:
             return Ending.DRAINED, _cause(seen, left.drain_id)
         by_itself = Ending.FINISHED if final.exit_code == 0 else Ending.FAILED
         return by_itself, f"exit code {final.exit_code}"
@@ -265,8 +266,9 @@ def _outcome(lines: Sequence[Line], *, lost: bool) -> str:
     for kind, outcome in _OUTCOMES:
         if kind in kinds:
             return outcome
-    if e.Exited in kinds:
-        return "left"
+    left = [line.event for line in lines if isinstance(line.event, e.Exited)]
+    if left:
+        return "left" if left[0].exit_code == EX_TEMPFAIL else "ended"
     return "lost" if lost or lines[-1].phase is Phase.LOST else "open"
 
 

@@ -14,7 +14,7 @@ from drainfsm.errors import (
     RuntimeFailure,
     StartRefusedError,
 )
-from drainfsm.runtime.clock import loop_ms
+from drainfsm.runtime.clock import RunningTime, loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.coordinator import Coordinator
 from drainfsm.runtime.wire import handshake
@@ -88,7 +88,8 @@ class TcpLink:
         self._reader = reader
         self._writer = writer
         self._config = config
-        self._heard_ms = loop_ms()
+        self._time = RunningTime(pause_ms=round(2_000 * config.heartbeat_s))
+        self._heard_ms = self._time.now_ms()
 
     def send(self, message: n.FromNode) -> None:
         write_message(self._writer, message)
@@ -105,7 +106,7 @@ class TcpLink:
     async def _read(self, on_order: OnOrder) -> None:
         codec: Codec[n.ToNode] = Codec(n.ToNode)
         while (order := await read_message(self._reader, codec)) is not None:
-            self._heard_ms = loop_ms()
+            self._heard_ms = self._time.now_ms()
             on_order(order)
         raise CoordinatorLostError("the coordinator closed the connection")
 
@@ -113,7 +114,7 @@ class TcpLink:
         while True:
             await asyncio.sleep(self._config.heartbeat_s)
             self.send(n.Heartbeat())
-            if loop_ms() - self._heard_ms > self._config.silence_s * 1_000:
+            if self._time.now_ms() - self._heard_ms > self._config.silence_s * 1_000:
                 self._writer.transport.abort()  # the reader sees the end, and says so
 
     def close(self) -> None:

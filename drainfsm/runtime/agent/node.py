@@ -41,6 +41,10 @@ END_S = 0.5
 the backstop leaves between the end of the agent and the deadline."""
 
 
+OVERDUE_EXIT_MS = 2_000
+FAILED_TOLD_MAX = 8
+"""Ranks of which is said how they failed: the others die of it."""
+
 OWN_EXIT_MS_MAX = 2_000
 """From killing what is left, where nobody has answered a notice, to the end of the agent."""
 
@@ -84,6 +88,7 @@ class Node:
         self._launcher_ended = False
         self._why_killed = ""
         self._rank_ended = asyncio.Event()
+        self._failed_count = 0
         self._notice_signals = {signal.Signals[name] for name in config.signals}
         self._left: asyncio.Future[n.JobLeft] = asyncio.get_running_loop().create_future()
 
@@ -191,6 +196,9 @@ class Node:
         now_unix_ms = self._clock.now_unix_ms()
         self._code.rank_ended(rank, incarnation, exit_code, now_unix_ms=now_unix_ms)
         self._rank_ended.set()
+        if exit_code and not self._ranks.leaving and self._failed_count < FAILED_TOLD_MAX:
+            self._failed_count += 1
+            self._warn(f"rank {rank} {describe_exit(exit_code)}")
         self._check_launcher()
 
     def _check_launcher(self) -> None:
@@ -253,7 +261,7 @@ class Node:
             case n.SetBackstop(kill_by_unix_ms=kill_by, exit_by_unix_ms=exit_by):
                 self._limits.set_backstop(
                     None if kill_by is None else here(kill_by),
-                    None if exit_by is None else here(exit_by),
+                    None if exit_by is None else self._not_passed(here(exit_by)),
                 )
             case n.StartRanks():
                 self._start.on_answer(order)
@@ -283,6 +291,13 @@ class Node:
                     self._left.set_result(
                         replace(order, done_by_unix_ms=here(done_by), act_by_unix_ms=here(act_by))
                     )
+
+    def _not_passed(self, exit_by_unix_ms: int) -> int:
+        """A deadline that had passed when it was heard of: the ranks are killed at once, and there
+        is a moment to put on record what comes next."""
+        now_unix_ms = self._clock.now_unix_ms()
+        passed = exit_by_unix_ms <= now_unix_ms
+        return now_unix_ms + OVERDUE_EXIT_MS if passed else exit_by_unix_ms
 
     def _expect(self, by_unix_ms: int | None) -> None:
         """Report who is late, just before the wait is over."""

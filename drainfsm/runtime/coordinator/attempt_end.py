@@ -32,6 +32,10 @@ FAREWELL_MS = 5_000
 """Outside a drain: for adapters' last acts and the shipper's last records."""
 
 
+LOST_ACTS_MS, LATE_ACTS_MS = 30_000, 2_000
+"""For the same acts, where an attempt is lost and no deadline is known, and where it has passed."""
+
+
 class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How the attempt ended."""
 
@@ -100,8 +104,12 @@ class AttemptEnd:
 
     def acts_left_ms(self, state: State) -> int:
         """For the adapters' last acts, which may have to wait for their platform."""
+        if state.phase is Phase.LOST and state.attempt.fenced_by is None:
+            return LOST_ACTS_MS
         if state.phase is not Phase.EXITED:
             return FAREWELL_MS
+        if state.current.deadline_unix_ms <= self._clock.now_unix_ms():
+            return LATE_ACTS_MS  # nothing is left, but whoever lives still tries
         left_ms = exit_plan_of(state).exit_by_unix_ms - self._clock.now_unix_ms()
         return max(0, min(ACTS_MS_MAX, left_ms))
 

@@ -65,7 +65,7 @@ class Coordinator:
         self._warn = warn
         self._fence: asyncio.Future[bool] | None = None
         self._config = config
-        self._nodes = Nodes(node_count=config.nnodes)
+        self._nodes = Nodes(node_count=config.nnodes, heartbeat_s=config.heartbeat_s)
         self._reports = NodeReports(node_count=config.nnodes)
         self._tasks = Tasks(warn)
         self._decisions = DecisionLoop(

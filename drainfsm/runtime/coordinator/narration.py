@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from drainfsm.core import events as e
+from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.events import Event, snake_case
 from drainfsm.core.text import printable
 
@@ -57,6 +58,8 @@ def line_of(event: Event) -> str | None:
             return f"the periodic save of step {step} came to nothing: {printable(reason)}"
         case e.AttemptLost(epoch=epoch, reason=reason):
             return f"attempt {epoch} is lost: {printable(reason)}"
+        case e.AttemptFinished(exit_code=exit_code):
+            return _own_end(exit_code)
         case e.AttemptFenced(by_epoch=by_epoch):
             return f"attempt {by_epoch} has taken the job over: this one can publish nothing more"
         case e.RequeueRecorded(error=error) if error:
@@ -92,8 +95,16 @@ def _line_of_drain(event: Event) -> str | None:
             return f"the save is {done}: {printable(event.reason)}; what is committed: {at}"
         case e.ManifestPublished(step=step, generation_id=generation_id):
             return f"step {step} is committed ({generation_id})"
+        case e.Exited(exit_code=exit_code) if exit_code != EX_TEMPFAIL:
+            return _own_end(exit_code)
         case e.Exited(remaining_ms=remaining_ms):
             late = "after" if remaining_ms < 0 else "before"
             return f"the job has left, {abs(remaining_ms) / 1_000:.1f} s {late} the deadline"
         case _:
             return None
+
+
+def _own_end(exit_code: int) -> str:
+    return (
+        f"the job ended by itself with exit code {exit_code}" if exit_code else "the job finished"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from drainfsm.runtime.clock import loop_ms
+from drainfsm.runtime.clock import RunningTime
 from drainfsm.runtime.wire import node_messages as n
 
 Send = Callable[[n.ToNode], None]
@@ -13,14 +13,15 @@ Send = Callable[[n.ToNode], None]
 class Nodes:
     """Who has joined, how to tell them something, and when they were last heard."""
 
-    def __init__(self, *, node_count: int) -> None:
+    def __init__(self, *, node_count: int, heartbeat_s: float) -> None:
         self.node_count = node_count
         self._sends: dict[int, Send] = {}
         self._heard_ms: dict[int, int] = {}
+        self._time = RunningTime(pause_ms=round(2_000 * heartbeat_s))
 
     def join(self, node: int, send: Send) -> None:
         self._sends[node] = send
-        self._heard_ms[node] = loop_ms()
+        self._heard_ms[node] = self._time.now_ms()
 
     def leave(self, node: int) -> None:
         self._sends.pop(node, None)
@@ -30,10 +31,11 @@ class Nodes:
         return tuple(sorted(self._sends))
 
     def heard(self, node: int) -> None:
-        self._heard_ms[node] = loop_ms()
+        self._heard_ms[node] = self._time.now_ms()
 
     def silent_for_ms(self, node: int) -> int:
-        return loop_ms() - self._heard_ms[node]
+        """Of the time in which we could have heard it. To be asked once a heartbeat."""
+        return self._time.now_ms() - self._heard_ms[node]
 
     def tell(self, message: n.ToNode, nodes: Iterable[int] | None = None) -> None:
         """All nodes, or these. One that has gone is passed over: its loss is reported elsewhere."""
