@@ -1,13 +1,16 @@
 """All that the author of an adapter imports: notice sources, cordons and requeuers.
 
 An adapter is a factory under the entry point group ``drainfsm.adapters``; its name is what
-``--source NAME`` (and ``--cordon NAME``) says. The factory takes an ``AdapterContext`` and
-returns an object that is one or more of ``NoticeSource``, ``Cordon`` and ``Requeuer``: what it
-can do is what it has the methods for. Every method is called on the agent's event loop.
+``--source NAME`` (and ``--cordon NAME``) says; or ``--source module:factory``, without an entry
+point. The factory takes an ``AdapterContext`` and returns an object that is one or more of
+``NoticeSource``, ``Cordon`` and ``Requeuer``: what it can do is what it has the methods for. Every
+method is called on the agent's event loop.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -35,6 +38,7 @@ __all__ = [
     "Staying",
     "adapter_names",
     "load_adapter",
+    "options_name",
 ]
 
 
@@ -174,12 +178,21 @@ def adapter_names() -> tuple[str, ...]:
     return tuple(sorted(entry_points(group=GROUP).names))
 
 
+def options_name(name: str) -> str:
+    """By which ``[adapters.…]`` and ``DRAINFSM_ADAPTER_…`` an adapter finds its options: its name,
+    or that of the module without the packages above it."""
+    module, colon, _ = name.partition(":")
+    return module.rpartition(".")[2] if colon else name
+
+
 def find_adapter(name: str, *, option: str = "source") -> EntryPoint:
-    """The entry point of that name; imports nothing yet.
+    """The entry point of that name, or of ``module:attribute``; imports nothing yet.
 
     Raises:
         ConfigError: no such adapter is installed.
     """
+    if ":" in name:
+        return EntryPoint(name=name, value=name, group=GROUP)
     found = [point for point in entry_points(group=GROUP) if point.name == name]
     if not found:
         known = ", ".join(adapter_names()) or "none"
@@ -195,12 +208,13 @@ def load_adapter(name: str, context: AdapterContext) -> Adapter:
             options, or it fails.
     """
     point = find_adapter(name)
+    if ":" in name and (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)  # a console script does not look where it is called
     try:
         factory: AdapterFactory = point.load()
     except ImportError as error:
-        raise ConfigError(
-            f"--source {name}: {error}; install it with `pip install 'drainfsm[{name}]'`"
-        ) from error
+        hint = "" if ":" in name else f"; install it with `pip install 'drainfsm[{name}]'`"
+        raise ConfigError(f"--source {name}: {error}{hint}") from error
     except Exception as error:
         raise _broken(point, error) from error
     try:

@@ -34,6 +34,7 @@ GPU_MAINTENANCE_S = 3_600.0
 GPU_FAMILIES = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-")
 """Machine types that have GPUs. An N1 may have some attached, which its type does not tell."""
 
+PENDING_STOP = "PENDING_STOP"
 NO_NOTICE = "no notifications have been received"
 ADVISORY_UNKNOWN_S = 600.0
 """Machine types without maintenance notices never tell: reported, but not in a hurry."""
@@ -53,6 +54,9 @@ class GcpOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     preemption_notice_s: float = 0.0
     """The instance's ``preemptionNoticeDuration``: 0 or 120; the metadata does not tell."""
+
+    stop_s: float = 0.0
+    """Longest graceful shutdown, the ``maxDuration`` of the instance; 0: the job's grace counts."""
 
     maintenance_s: float = 0.0
     """From ``maintenance-event`` to the event; 0: an hour for types with GPUs, else a minute."""
@@ -152,9 +156,16 @@ class _Gcp:
         )
 
     def platform(self) -> Platform:
+        options = self._options
         every = {
             "preempted": self._long_polled("preempted", self._preempted),
             "maintenance-event": self._long_polled("maintenance-event", self._maintenance),
+            "stop-state": Signal(
+                name="stop-state",
+                read=self._stop,
+                poll_s=options.poll_s,
+                unknown_s=options.unknown_s,
+            ),
             "upcoming-maintenance": Signal(
                 name="upcoming-maintenance",
                 read=self._upcoming,
@@ -217,6 +228,26 @@ class _Gcp:
             notice_class=NoticeClass.SOFT,
             derived_unix_ms=self._deadline(key, lead_s) if known else None,
             detail=value if known else f"{value}, since when is not known",
+        )
+        return Reading(events=(observed,))
+
+    async def _stop(self) -> Reading:
+        """A graceful shutdown has been ordered; without one there is no such key."""
+        reply = await fetch(self._client, f"{ROOT}/shutdown-details/stop-state")
+        if reply.status == 404 or (reply.status == 200 and says_nothing(reply.text)):
+            return NONE
+        if reply.status != 200:
+            raise NoAnswerError(f"stop-state is answered {reply.status}")
+        if reply.text != PENDING_STOP:
+            return NONE
+        stop_ms = round(self._options.stop_s * 1_000)
+        observed = Observed(
+            key="stop-state",
+            cause=Cause.SCALE_IN,
+            notice_class=NoticeClass.HARD,
+            derived_unix_ms=reply.sent_unix_ms + stop_ms if stop_ms else None,
+            assumed=True,
+            detail="a graceful shutdown was ordered",
         )
         return Reading(events=(observed,))
 

@@ -7,6 +7,7 @@ become a default in silence.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +25,10 @@ from drainfsm.runtime.config import RANK_VARIABLES, RunConfig, check_job_name
 CONFIG_VARIABLE = "DRAINFSM_CONFIG"
 CONFIG_FILE = "drainfsm.toml"
 ADAPTER_PREFIX = "DRAINFSM_ADAPTER_"
+ADAPTER_VARIABLE = re.compile(rf"{ADAPTER_PREFIX}|{PREFIX}\w+_METADATA_ENDPOINT$")
 
 OTHER_VARIABLES = RANK_VARIABLES | {
     CONFIG_VARIABLE,
-    "DRAINFSM_ALIBABA_METADATA_ENDPOINT",
-    "DRAINFSM_AZURE_METADATA_ENDPOINT",
-    "DRAINFSM_TENCENT_METADATA_ENDPOINT",
     "DRAINFSM_NODES",
     "DRAINFSM_REQUEUE",
 }
@@ -132,9 +131,10 @@ def load_settings(
     adapters: dict[str, dict[str, str]] = {}
     file = arguments.get("config") or environment.get(CONFIG_VARIABLE)
     path = Path(file) if file else directory / CONFIG_FILE
-    if file or path.exists():
-        _read_file(path, given, adapters)
-    _read_environment(environment, given, adapters)
+    document = _document(path) if file or path.exists() else {}
+    known = _adapters(document, environment, arguments)
+    _read_document(path, document, given, adapters, known)
+    _read_environment(environment, given, adapters, known)
     for option in OPTIONS:
         value = arguments.get(option.key)
         if value is not None:
@@ -172,16 +172,25 @@ def _default_state_dir() -> Path:
 # --- drainfsm.toml ------------------------------------------------------------------------------
 
 
-def _read_file(path: Path, given: dict[str, Given], adapters: dict[str, dict[str, str]]) -> None:
+def _document(path: Path) -> dict[str, Any]:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except UNREADABLE as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _read_document(
+    path: Path,
+    document: Mapping[str, Any],
+    given: dict[str, Given],
+    adapters: dict[str, dict[str, str]],
+    known: Sequence[str],
+) -> None:
     for key, value in document.items():
         if key == "adapters":
-            _read_adapters(path, value, adapters)
+            _read_adapters(path, value, adapters, known)
         elif key in TABLES:
             if not isinstance(value, dict):
                 raise ConfigError(f"{path}: {key} is a table: write [{key}]")
@@ -205,11 +214,13 @@ def _take(path: Path, key: str, value: object, given: dict[str, Given], *, table
     raise ConfigError(f"{where} is not known{hint}")
 
 
-def _read_adapters(path: Path, tables: object, adapters: dict[str, dict[str, str]]) -> None:
+def _read_adapters(
+    path: Path, tables: object, adapters: dict[str, dict[str, str]], known: Sequence[str]
+) -> None:
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
         raise ConfigError(f"{path}: adapters holds one table an adapter: write [adapters.NAME]")
     for name, table in tables.items():
-        _check_adapter(name, where=f"{path}: adapters.{name}")
+        _check_adapter(name, known, where=f"{path}: adapters.{name}")
         options = adapters.setdefault(name, {})
         for key, value in table.items():
             if isinstance(value, dict | list):
@@ -221,14 +232,20 @@ def _read_adapters(path: Path, tables: object, adapters: dict[str, dict[str, str
 
 
 def _read_environment(
-    environment: Mapping[str, str], given: dict[str, Given], adapters: dict[str, dict[str, str]]
+    environment: Mapping[str, str],
+    given: dict[str, Given],
+    adapters: dict[str, dict[str, str]],
+    known: Sequence[str],
 ) -> None:
     """An empty variable counts as not set, as everywhere in a shell."""
     by_variable = {option.variable: option for option in OPTIONS}
     links = _service_links(environment)
+    endpoints = {f"{PREFIX}{_upper(name)}_METADATA_ENDPOINT" for name in known}
     for variable in sorted(environment):
         value = environment[variable]
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        if variable in endpoints:
             continue
         option = by_variable.get(variable)
         if option is None and variable.startswith(links):
@@ -237,7 +254,7 @@ def _read_environment(
             if value:
                 given[option.key] = Given(value, variable)
         elif variable.startswith(ADAPTER_PREFIX):
-            name, key = _adapter_variable(variable)
+            name, key = _adapter_variable(variable, known)
             adapters.setdefault(name, {})[key] = value
         else:
             hint = nearest(variable, [*by_variable, CONFIG_VARIABLE])
@@ -252,29 +269,44 @@ def _service_links(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{name}_{part}" for name in services for part in ("SERVICE_", "PORT"))
 
 
-def _adapter_variable(variable: str) -> tuple[str, str]:
+def _adapter_variable(variable: str, known: Sequence[str]) -> tuple[str, str]:
     """``DRAINFSM_ADAPTER_AWS_POLL_S`` is ``poll_s`` of ``aws``; the longest known name wins."""
     rest = variable.removeprefix(ADAPTER_PREFIX)
-    for name in sorted(_adapters(), key=len, reverse=True):
-        head = name.upper().replace("-", "_") + "_"
+    for name in sorted(known, key=len, reverse=True):
+        head = _upper(name) + "_"
         if rest.startswith(head) and rest != head:
             return name, rest.removeprefix(head).lower()
-    _check_adapter(rest.split("_", 1)[0].lower(), where=f"environment variable {variable}")
+    where = f"environment variable {variable}"
+    _check_adapter(rest.split("_", 1)[0].lower(), known, where=where)
     raise ConfigError(f"environment variable {variable} names no option behind the adapter")
 
 
-def _check_adapter(name: str, *, where: str) -> None:
-    known = _adapters()
+def _upper(name: str) -> str:
+    return name.upper().replace("-", "_")
+
+
+def _check_adapter(name: str, known: Sequence[str], *, where: str) -> None:
     if name not in known:
         installed = ", ".join(known) or "none"
         hint = nearest(name, known)
         raise ConfigError(f"{where}: no adapter {name} is installed ({installed}){hint}")
 
 
-def _adapters() -> tuple[str, ...]:
-    from drainfsm.adapter import adapter_names
+def _adapters(*layers: Mapping[str, Any]) -> tuple[str, ...]:
+    """Under which names adapters find their options: of those that are installed, and of the
+    modules that a layer names as ``module:factory``."""
+    document, environment, _ = layers
+    if "adapters" not in document and not any(map(ADAPTER_VARIABLE.match, environment)):
+        return ()
+    from drainfsm.adapter import adapter_names, options_name
 
-    return adapter_names()
+    named: list[str] = []
+    for layer in layers:
+        for key in ("source", "cordon"):
+            for value in (layer.get(key), layer.get(BY_KEY[key].variable)):
+                words = value.split(",") if isinstance(value, str) else value or ()
+                named += [word.strip() for word in words if isinstance(word, str) and ":" in word]
+    return tuple(dict.fromkeys((*adapter_names(), *map(options_name, named))))
 
 
 # --- text to values -----------------------------------------------------------------------------

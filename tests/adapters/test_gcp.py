@@ -91,6 +91,28 @@ def test_the_lead_times_come_from_the_configuration(
     assert not notice.assumed
 
 
+@pytest.mark.parametrize("stop_s", ["0", "600"])
+def test_a_graceful_shutdown_is_hard_and_takes_as_long_as_is_configured(
+    server: GcpMetadataServer, stop_s: str
+) -> None:
+    """A stop or delete by a user or an instance group, which sets nothing else."""
+
+    async def story(server: GcpMetadataServer, sink: RecordingSink) -> None:
+        await requested(server, "stop-state", count=2)
+        assert sink.silences == [], "a machine that is not being stopped answers 404"
+        server.stop_gracefully()
+        await sink.until(lambda: bool(sink.notices))
+
+    notice = play(server, story, stop_s=stop_s, unknown_s="0.1").notices[0]
+    assert (notice.notice_class, notice.cause) == (HARD, "scale_in")
+    deadline = notice.deadline_unix_ms
+    if stop_s == "0":
+        assert deadline is None
+    else:
+        assert deadline is not None
+        assert 590_000 < deadline - notice.received_unix_ms <= 600_000
+
+
 def test_an_edge_that_nobody_saw_may_be_as_old_as_its_lead(server: GcpMetadataServer) -> None:
     """TRUE at the first read: the end may come at any moment, and the deadline says so."""
     server.preempt()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -114,6 +115,31 @@ def test_the_test_of_the_page_passes(installed: Path, tmp_path: Path) -> None:
     test = names["test_maintenance_keeps_the_contract"]
     assert callable(test)
     test(tmp_path)
+
+
+def test_it_needs_no_packaging(job: RunningJob, site: Path, tmp_path: Path) -> None:
+    """``--source module:factory`` finds it by PYTHONPATH, or where it is called."""
+    path = tmp_path / "maintenance"
+    path.write_text(later(12))
+    for entry in site.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+    agent = job.start(
+        job.toy(),
+        variables={"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])},
+        settings={
+            "source": ["maintenance_adapter:Maintenance"],
+            "adapters": {"maintenance_adapter": {"path": str(path)}},
+        },
+    )
+    assert agent.wait() == 75
+    assert job.find(e.NoticeReceived)[0].notice.source == "maintenance"
+
+
+@pytest.mark.parametrize("name", ["no_such_module:X", "drainfsm_adapters.aws:no_such_factory"])
+def test_a_module_or_factory_that_is_not_there_is_told_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"--source {name}: "):
+        load_adapter(name, context_for())
 
 
 class Former:

@@ -34,7 +34,8 @@ PUBLIC = {
     ),
     "drainfsm.adapter": (
         "Adapter AdapterContext AdapterFactory Cause Cordon Departure GROUP Interpreter Notice "
-        "NoticeClass NoticeSink NoticeSource Requeuer Staying adapter_names load_adapter"
+        "NoticeClass NoticeSink NoticeSource Requeuer Staying adapter_names load_adapter "
+        "options_name"
     ),
     "drainfsm.log": "Connection Journal Record connect journals read_journal",
     "drainfsm.testing": (

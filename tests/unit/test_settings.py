@@ -305,3 +305,30 @@ def test_options_of_an_adapter_come_from_its_table_and_its_variables(
         "my_cloud": {"poll_s": "5", "wait": "true", "zone": "a"},
         "my": {"url": "http://x"},
     }
+
+
+@pytest.mark.parametrize("where", ["file", "environment", "option"])
+def test_an_adapter_without_an_entry_point_has_options_by_the_name_of_its_module(
+    load: Load, where: str
+) -> None:
+    text = '[adapters.weather]\npath = "/a"\n'
+    variables = {
+        "DRAINFSM_ADAPTER_WEATHER_UNIT": "C",
+        "DRAINFSM_WEATHER_METADATA_ENDPOINT": "http://127.0.0.1:9",
+    }
+    options: list[str] = []
+    match where:
+        case "file":
+            text = 'source = ["site.weather:Storms"]\n' + text
+        case "environment":
+            variables["DRAINFSM_SOURCE"] = "aws,site.weather:Storms"
+        case _:
+            options = ["--source", "site.weather:Storms"]
+    config = load(text, variables, *options, *_NAMED).run_config(COMMAND)
+    assert config.adapters == {"weather": {"path": "/a", "unit": "C"}}
+    assert "site.weather:Storms" in config.source
+
+
+def test_an_endpoint_of_a_cloud_that_nobody_knows_is_a_typo(load: Load) -> None:
+    with pytest.raises(ConfigError, match="DRAINFSM_AZRE_METADATA_ENDPOINT is not known"):
+        load("", {"DRAINFSM_AZRE_METADATA_ENDPOINT": "http://127.0.0.1"}, *_NAMED)

@@ -17,6 +17,7 @@ from drainfsm.adapter import (
     Requeuer,
     Staying,
     load_adapter,
+    options_name,
 )
 from drainfsm.core.backoff import backoff_s
 from drainfsm.core.words import CordonOutcome
@@ -138,7 +139,7 @@ class RunningAdapters:
                 node_rank=config.node_rank,
                 node_count=config.nnodes,
                 grace_ms=round(config.grace_s * 1_000),
-                options=config.adapters.get(name, {}),
+                options=config.adapters.get(options_name(name), {}),
                 now_unix_ms=clock.now_unix_ms,
             )
             self._adapters[name] = of_today(name, load(name, context))

@@ -75,6 +75,11 @@ class GcpMetadataServer(MetadataServer):
             self._spurious_count = count
             self.changed.notify_all()
 
+    def stop_gracefully(self) -> int:
+        """A stop with a graceful shutdown; returns when it was ordered, by the agent's clock."""
+        self.put("shutdown-details/stop-state", "PENDING_STOP")
+        return self.now_unix_ms() - self.clock_ahead_ms
+
     # --- answers --------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> Response:

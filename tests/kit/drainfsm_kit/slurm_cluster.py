@@ -139,6 +139,7 @@ class SlurmJob:
         toy: Sequence[str],
     ) -> None:
         """``options``: of sbatch, and variables for the job where the name is in upper case.
+        ``job_name=""``: none is given, as a first user does it.
         ``{trace}`` in an argument is where toy ranks leave their steps."""
         self.cluster = cluster
         self.directory = Path(tempfile.mkdtemp(prefix="dfs-", dir=cluster.directory))
@@ -159,10 +160,15 @@ class SlurmJob:
             **{name: value for name, value in options.items() if name.isupper()},
         }
         flags = {name: value for name, value in options.items() if not name.isupper()}
+        if "job_name" in flags:  # the scripts write it as `--job` takes it
+            self.seen.job = re.sub(r"[^A-Za-z0-9_-]", "-", flags["job_name"] or script.name)[:64]
+        else:
+            flags["job_name"] = self.seen.job
+        if not flags["job_name"]:
+            del flags["job_name"]
         said = cluster.run(
             "sbatch",
             "--parsable",
-            f"--job-name={self.seen.job}",
             f"--output={self.output_file}",
             *(f"--{name.replace('_', '-')}{value and '='}{value}" for name, value in flags.items()),
             *self.command,
