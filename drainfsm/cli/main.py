@@ -56,6 +56,7 @@ exit codes:
   75   `drainfsm run`: the job drained and wants to be started again, or the store did not answer at
        its start (EX_TEMPFAIL)
   76   `drainfsm run`: a newer attempt has taken the job over; do not start it again
+  77   `drainfsm run`: its attempts get no further; hold the job until somebody has looked at it
   any other of `drainfsm run` is the job's own
 """
 

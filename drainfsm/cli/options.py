@@ -82,6 +82,12 @@ RUN_OPTIONS: tuple[Option, ...] = (
         field="leftover_s",
     ),
     Option(
+        "attempts",
+        "N",
+        "in a row that may leave on one checkpoint, before the job is held; 0: any number",
+        field="attempts_max",
+    ),
+    Option(
         "job_timeout",
         "SECONDS",
         "after which the attempt drains itself; 0: never",

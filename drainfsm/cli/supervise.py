@@ -26,8 +26,9 @@ EPILOG = """\
 The command is started again when it exits with 75 (it drained, or was lost, or the store did not
 answer at its start), when a signal ended it, or when its attempt has given no sign of life for
 --silence: then it is killed first, and the next attempt fences what may be left of it. Any other
-exit code is passed on: 0, 76 (a newer attempt took over), and the job's own. A signal is handed on
-to the command, and nothing is started after it: the capacity that goes is this process's too.
+exit code is passed on: 0, 76 (a newer attempt took over), 77 (no progress), and the job's own. A
+signal is handed on to the command, and nothing is started after it: the capacity that goes is this
+process's too.
 
 --standby: another machine with the same --state-dir runs the job; begin only when its attempt has
 drained or fallen silent. Where it ended otherwise, exit with its code."""

@@ -56,7 +56,8 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one committed save, and the quiesce before it, really took."""
+    """What one committed save, and the quiesce before it, really took; or what one had taken when
+    its time ran out, and it was abandoned."""
 
     world_size: int
     save_bytes: int

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from drainfsm.core import events as e
-from drainfsm.core.budget import SAMPLES_MAX
+from drainfsm.core.budget import SAMPLES_MAX, Sample
 from drainfsm.core.notice import revision_of
 from drainfsm.core.state import (
     Attempt,
@@ -207,8 +207,30 @@ def _committed(
         manifest_digest=event.manifest_digest,
         step=event.step,
     )
-    samples = (*attempt.samples[-(SAMPLES_MAX - 1) :], event.sample)
+    samples = _with_sample(attempt, event.sample)
     return State(replace(attempt, committed=committed, samples=samples), drain, dest)
+
+
+def _with_sample(attempt: Attempt, sample: Sample) -> tuple[Sample, ...]:
+    return (*attempt.samples[-(SAMPLES_MAX - 1) :], sample)
+
+
+@_on(e.SaveAbandoned)
+def _save_abandoned(attempt: Attempt, drain: Drain, event: e.SaveAbandoned, dest: Phase) -> State:
+    """One whose time ran out has taken at least so long: the next estimate is no smaller, or every
+    attempt would begin it again, and leave with nothing."""
+    if event.budget.fits:
+        return State(attempt, drain, dest)
+    save, now_unix_ms = known(drain.save), event.budget.now_unix_ms
+    durable_at = now_unix_ms if save.written is None else save.written.at_unix_ms
+    sample = Sample(
+        world_size=attempt.world_size,
+        save_bytes=attempt.load.save_bytes,
+        store=attempt.store,
+        durable_ms=durable_at - save.from_unix_ms,
+        commit_ms=now_unix_ms - durable_at,
+    )
+    return State(replace(attempt, samples=_with_sample(attempt, sample)), drain, dest)
 
 
 @_on(e.RequeueRecorded)

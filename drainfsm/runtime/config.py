@@ -79,6 +79,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     attach_s: float = 600.0
     """How long ranks may take to attach before the attempt reports them."""
 
+    attempts_max: int = 5
+    """So many in a row may leave on one checkpoint; then the job is held. 0: any number."""
+
     job_timeout_s: float = 0.0
     """After so long an attempt drains itself; 0: never."""
 
@@ -159,6 +162,8 @@ def _time_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "leftover", f"{config.leftover_s:g} s is not in 0 s to a year"
     if config.attach_s <= 0:
         yield "attach", f"{config.attach_s:g} s is not more than 0 s"
+    if config.attempts_max < 0:
+        yield "attempts", f"{config.attempts_max} is negative; 0: any number"
     if not 0 <= config.job_timeout_s <= GRACE_S_MAX:
         yield "job_timeout", f"{config.job_timeout_s:g} s is not in 0 s (never) to a year"
     for name, value in msgspec.structs.asdict(config.allowances).items():

@@ -78,6 +78,25 @@ def check_restorable(
         _layout_of(store, head.commit, damaged_layout)
 
 
+def count_without_progress(store: ObjectStore, *, epoch: int, most: int) -> int:
+    """How many attempts in a row, up to that epoch, have left on one and the same generation (or on
+    none) to come back: at most ``most``. One that finished or failed by itself ends the row.
+
+    Raises:
+        CommitLogError: a record is garbled.
+        StoreUnreachableError: the store does not answer.
+    """
+    left_on: set[str | None] = set()
+    for count in range(most):
+        record = read_requeue(store, epoch=epoch - count) if epoch > count else None
+        if record is None or record.cause in (Cause.FINISHED, Cause.FAILED):
+            return count
+        left_on.add(record.generation_id)
+        if len(left_on) > 1:
+            return count
+    return most
+
+
 def restore_for(
     store: ObjectStore,
     log: CommitLog,

@@ -21,11 +21,16 @@ from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.actions import Actions
 from drainfsm.runtime.coordinator.attempt import ClaimedAttempt
-from drainfsm.runtime.coordinator.attempt_end import AttemptEnd, AttemptOutcome
+from drainfsm.runtime.coordinator.attempt_end import (
+    NO_PROGRESS_EXIT_CODE,
+    AttemptEnd,
+    AttemptOutcome,
+)
 from drainfsm.runtime.coordinator.decision_loop import Decided, DecisionLoop
 from drainfsm.runtime.coordinator.narration import narrate
 from drainfsm.runtime.coordinator.node_reports import NodeReports
 from drainfsm.runtime.coordinator.nodes import Nodes, Send
+from drainfsm.runtime.coordinator.progress import Progress
 from drainfsm.runtime.coordinator.saves import Saves
 from drainfsm.runtime.coordinator.starts import Starts
 from drainfsm.runtime.coordinator.watchdogs import (
@@ -89,6 +94,9 @@ class Coordinator:
             tasks=self._tasks,
         )
 
+        self._progress = Progress(
+            attempt.publisher, attempt.restore, attempts_max=config.attempts_max
+        )
         self._starts = Starts(
             attempt,
             self._decisions,
@@ -110,10 +118,17 @@ class Coordinator:
             self._tasks.start(watch_attachment(self._reports, self._config, self._warn))
             self._tasks.start(watch_window(self._reports, lambda: self.state, self._warn))
             self._tasks.start(watch_fence(self.attempt.publisher, self._decisions.submit))
+            self._tasks.start(self._progress.look())
             await self._end.wait()
             left_ms = self._end.time_left_ms(self.state)
             fenced = await self.ask_fence(timeout_s=left_ms / 2_000)
             outcome = self._end.outcome(self.state, fenced=fenced)
+            held = (
+                self._progress.held_because(self.state.attempt.requeue) if outcome.requeue else ""
+            )
+            if held:
+                self._warn(f"the job is held: {held}")
+                outcome = replace(outcome, exit_code=NO_PROGRESS_EXIT_CODE, requeue=False)
             now_unix_ms = self._clock.now_unix_ms()
             self._nodes.tell(
                 n.JobLeft(
@@ -122,6 +137,7 @@ class Coordinator:
                     done_by_unix_ms=now_unix_ms + self._end.time_left_ms(self.state),
                     act_by_unix_ms=now_unix_ms + self._end.acts_left_ms(self.state),
                     left_for=outcome.left_for,
+                    held=held,
                 )
             )
         finally:

@@ -17,7 +17,7 @@ from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.coordinator.saves import Written
 from drainfsm.store import CommitLog, ObjectStore
 from drainfsm.store.generations import generation_prefix, write_manifest
-from drainfsm.store.requeues import write_requeue
+from drainfsm.store.requeues import count_without_progress, write_requeue
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +174,15 @@ class Publisher:
             record = msgspec.structs.replace(record, store_id=self._log.store_id)
             write_requeue(self._store, record)
         return record
+
+    def count_without_progress(self, *, most: int) -> int:
+        """Attempts in a row before this one that have left where the one before it did.
+
+        Raises:
+            CommitLogError: a record is garbled.
+            StoreUnreachableError: the store does not answer.
+        """
+        return count_without_progress(self._store, epoch=self._epoch - 1, most=most)
 
     def begin_again(self) -> RestoreTarget | None:
         """What this attempt has committed last, for ranks that are started again; None: nothing.
