@@ -61,9 +61,6 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """What a preStop hook may have used of the grace when SIGTERM comes, where nobody can be asked
     for the deadline."""
 
-    responder: str = ""
-    """Name in the pod's ``spec.evictionResponders`` (alpha): answer EvictionRequests."""
-
     annotate: bool = True
     """Show the drain's state on the pod: annotations and an Event."""
 

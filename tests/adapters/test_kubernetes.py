@@ -1,0 +1,268 @@
+"""Signals, the cordon and the configuration; and kubectl, which keeps the test server honest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from drainfsm.adapter import AdapterContext
+from drainfsm.core.notice import Cause, Notice, NoticeClass
+from drainfsm.errors import ConfigError
+from drainfsm.testing.adapter_contract import context_for
+from drainfsm.testing.notice_sink import watching
+from drainfsm_adapters import kubernetes
+from drainfsm_adapters.kubernetes import KubernetesAdapter
+from drainfsm_adapters.metadata import NoAnswerError
+from drainfsm_kit.kube.levels import Level, level
+from drainfsm_kit.kube.objects import Json, Key
+from drainfsm_kit.kube.server import KubeServer
+
+POD = Key("pods", "default", "llm-0")
+NODE = Key("nodes", "", "node-a")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Level]:
+    """One node with one pod."""
+    with level("kit", tmp_path) as made:
+        server_of(made).add_pod(terminationGracePeriodSeconds=40)
+        yield made
+
+
+def server_of(here: Level) -> KubeServer:
+    assert here.server is not None
+    return here.server
+
+
+def adapter_on(here: Level, **options: str) -> KubernetesAdapter:
+    given = {"pod": "llm-0", "kubeconfig": str(here.kubeconfig), **options}
+    return kubernetes.adapter(context_for(given))
+
+
+def while_watching(
+    here: Level, act: Callable[[KubernetesAdapter], Awaitable[object]], **options: str
+) -> object:
+    """What ``act`` returns, once the adapter has seen its pod and node."""
+
+    async def run() -> object:
+        adapter = adapter_on(here, **options)
+        async with watching(adapter):
+            while adapter._pod is None or adapter._node is None:
+                await asyncio.sleep(0.02)
+            return await act(adapter)
+
+    return asyncio.run(run())
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+SIGTERM = Notice(
+    source="signal",
+    native_id="SIGTERM",
+    cause=Cause.UNKNOWN,
+    notice_class=NoticeClass.HARD,
+    deadline_unix_ms=None,
+    received_unix_ms=1_000_000,
+)
+
+
+async def meaning(adapter: KubernetesAdapter) -> Notice | None:
+    return await adapter.interpret(SIGTERM, timeout_ms=5_000)
+
+
+def left_ms(notice: object) -> int:
+    assert isinstance(notice, Notice)
+    assert notice.deadline_unix_ms is not None
+    return notice.deadline_unix_ms - notice.received_unix_ms
+
+
+def test_sigterm_of_a_deleted_pod_says_no_more_than_the_deletion(here: Level) -> None:
+    server_of(here).pods.delete(POD)
+    assert while_watching(here, meaning) is None
+
+
+def test_sigterm_of_a_pod_that_is_not_deleted_has_the_pods_grace(here: Level) -> None:
+    """A liveness probe, node pressure, the node's shutdown: the kubelet deletes nothing."""
+    found = while_watching(here, meaning)
+    assert left_ms(found) == 40_000
+    assert isinstance(found, Notice)
+    assert (found.cause, found.notice_class) == ("unknown", NoticeClass.HARD)
+
+
+def test_sigterm_in_a_node_shutdown_has_the_nodes_window(here: Level) -> None:
+    ready = {"type": "Ready", "status": "False", "message": "node is shutting down"}
+    server_of(here).patch_node("node-a", {"status": {"conditions": [ready]}})
+    found = while_watching(here, meaning, shutdown_s="15")
+    assert left_ms(found) == 15_000
+    assert isinstance(found, Notice)
+    assert found.cause == "node_shutdown"
+
+
+def test_sigterm_after_a_prestop_that_ate_the_window_has_two_seconds(here: Level) -> None:
+    found = while_watching(here, meaning, prestop_s="60")
+    assert left_ms(found) == 1_900
+
+
+def without_access(monkeypatch: pytest.MonkeyPatch, **options: str) -> KubernetesAdapter:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr("drainfsm_adapters.kubernetes_client.SERVICE_ACCOUNT", "/nowhere")
+    context = AdapterContext(
+        job_id="llm", node_rank=0, node_count=1, grace_ms=120_000, options=options
+    )
+    return kubernetes.adapter(context)
+
+
+@pytest.mark.parametrize(("prestop_s", "left"), [("0", 120_000), ("90", 30_000)])
+def test_without_access_sigterm_has_the_jobs_grace(
+    monkeypatch: pytest.MonkeyPatch, prestop_s: str, left: int
+) -> None:
+    adapter = without_access(monkeypatch, prestop_s=prestop_s)
+
+    async def run() -> Notice | None:
+        async with watching(adapter) as sink:
+            await sink.until(lambda: bool(sink.silences))
+            assert "no /nowhere/token and no KUBECONFIG" in sink.silences[0].detail
+            return await meaning(adapter)
+
+    assert left_ms(asyncio.run(run())) == left
+
+
+def test_other_signals_are_nobodys_business_here(here: Level) -> None:
+    usr1 = msgspec.structs.replace(SIGTERM, native_id="SIGUSR1")
+    adapter = adapter_on(here)
+    assert asyncio.run(adapter.interpret(usr1, timeout_ms=1_000)) is usr1
+
+
+# --- the cordon ---------------------------------------------------------------------------------
+
+
+async def cordon(adapter: KubernetesAdapter) -> str:
+    return await adapter.cordon((), timeout_ms=5_000)
+
+
+def test_the_own_node_is_cordoned_and_says_by_whom(here: Level) -> None:
+    assert while_watching(here, cordon) == "node-a is cordoned"
+    node = server_of(here).objects.get(NODE)
+    assert node is not None
+    assert node["spec"]["unschedulable"] is True
+    assert node["metadata"]["annotations"] == {"drainfsm.io/cordoned-by": "job"}
+
+
+def test_a_cordoned_node_keeps_whoever_cordoned_it(here: Level) -> None:
+    here.kubectl_now("cordon", "node-a")
+    assert while_watching(here, cordon) == "node-a is cordoned already"
+    node = server_of(here).objects.get(NODE)
+    assert node is not None
+    assert "annotations" not in node["metadata"]
+
+
+def test_the_cordon_is_no_notice_of_its_own(here: Level) -> None:
+    async def run() -> int:
+        adapter = adapter_on(here)
+        async with watching(adapter) as sink:
+            while adapter._pod is None or adapter._node is None:
+                await asyncio.sleep(0.02)
+            await cordon(adapter)
+            while not adapter._node.unschedulable:
+                await asyncio.sleep(0.02)
+            return len(sink.notices)
+
+    assert asyncio.run(run()) == 0
+
+
+def test_where_only_the_pod_goes_the_node_is_left_alone(here: Level) -> None:
+    async def act(adapter: KubernetesAdapter) -> str:
+        server_of(here).pods.preempt(POD)
+        while adapter._pod is None or not adapter._pod.deleting:
+            await asyncio.sleep(0.02)
+        return await cordon(adapter)
+
+    assert while_watching(here, act) == "only this pod goes, the node stays: not cordoned"
+    node = server_of(here).objects.get(NODE)
+    assert node is not None
+    assert "unschedulable" not in node["spec"]
+
+
+def test_a_forbidden_cordon_names_the_right(here: Level) -> None:
+    server_of(here).forbidden.add(("patch", "nodes"))
+    with pytest.raises(NoAnswerError, match='cannot patch resource "nodes"'):
+        while_watching(here, cordon)
+
+
+def test_a_cordon_that_collides_with_another_writer_is_made_again(
+    here: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimistic lock: what the other one wrote survives."""
+    server = server_of(here)
+    kept: list[Json] = []
+    plain = server.objects.get
+
+    def get(key: Key) -> Json | None:
+        found = plain(key)
+        if key == NODE and not kept:
+            kept.append(server.patch_node("node-a", {"metadata": {"labels": {"other": "1"}}}))
+        return found
+
+    monkeypatch.setattr(server.objects, "get", get)
+    assert while_watching(here, cordon) == "node-a is cordoned"
+    node = plain(NODE)
+    assert node is not None
+    assert node["metadata"]["labels"] == {"other": "1"}
+
+
+# --- configuration ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"watch_s": "1"}, "watch_s = 1: take 5 to 280 seconds"),
+        ({"nodes_s": "1"}, "nodes_s"),
+        ({"timeout_s": "0"}, "timeout_s: must be above 0"),
+        ({"node_s": "-1"}, "node_s: must not be negative"),
+        ({"kubeconfig": "/nowhere"}, "/nowhere"),
+        ({"pod": "$(POD_NAME)"}, "is no name of a pod"),
+    ],
+)
+def test_a_mistake_is_named(here: Level, options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        adapter_on(here, **options)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "clusters: 5", "current-context: x\nclusters: []"])
+def test_a_damaged_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+    damaged = tmp_path / "kubeconfig"
+    damaged.write_text(text)
+    with pytest.raises(ConfigError, match="kubernetes: "):
+        kubernetes.adapter(context_for({"kubeconfig": str(damaged), "pod": "llm-0"}))
+
+
+# --- kubectl ------------------------------------------------------------------------------------
+
+
+def test_kubectl_works_against_the_test_server(here: Level) -> None:
+    server_of(here).add_pod("llm-1", terminationGracePeriodSeconds=1)
+    assert "llm-0" in here.kubectl_now("get", "pods")
+    assert "cordoned" in here.kubectl_now("cordon", "node-a")
+    assert "uncordoned" in here.kubectl_now("uncordon", "node-a")
+    assert "tainted" in here.kubectl_now("taint", "node", "node-a", "a=b:NoSchedule")
+    assert "deleted" in here.kubectl_now("delete", "pod", "llm-0", "--grace-period=1")
+    assert "drained" in here.kubectl_now("drain", "node-a", "--force", "--timeout=30s")
+    assert server_of(here).objects.every("pods") == []
+
+
+def test_a_disruption_budget_holds_a_drain_up(here: Level) -> None:
+    budget = {
+        "metadata": {},
+        "spec": {"selector": {"matchLabels": {"job": "llm"}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    server_of(here).objects.create(Key("poddisruptionbudgets", "default", "llm"), budget)
+    with pytest.raises(RuntimeError, match="disruption budget"):
+        here.kubectl_now("drain", "node-a", "--force", "--timeout=2s")
+    assert server_of(here).objects.get(POD) is not None

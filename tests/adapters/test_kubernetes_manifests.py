@@ -1,0 +1,202 @@
+"""The manifests and the chart: by schemas, by our own settings, and by an API server."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from drainfsm.cli.settings import Settings, load_settings
+from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE, NO_PROGRESS_EXIT_CODE
+from drainfsm_adapters.kubernetes_options import KubernetesOptions
+from drainfsm_kit.kube.levels import Level, level, missing
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "kubernetes"
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+Item = dict[str, Any]
+VERSION = "1.37"
+USAGE = 2
+VALUES: dict[str, Item] = {
+    "as it is": {},
+    "several nodes": {"nodes": 4, "queue": "gpu", "cloud": "aws", "env": {"OMP_NUM_THREADS": "1"}},
+    "no ClusterRole": {"watchNodes": False, "networkPolicy": False, "claim": ""},
+}
+
+
+def manifests() -> Iterator[tuple[str, Item]]:
+    for path in sorted(FOLDER.glob("*.yaml")):
+        for item in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            yield path.name, item
+
+
+def rendered(values: Item) -> list[Item]:
+    with helm_python.Chart.load(str(FOLDER / "chart")) as chart:
+        texts = chart.render(values, name="llm", namespace="default").values()
+    return [item for text in texts for item in yaml.safe_load_all(text) if item]
+
+
+def jobs_of(item: Item) -> Iterator[Item]:
+    """Every Job that a manifest makes, itself or by another controller."""
+    match item["kind"]:
+        case "Job":
+            yield item
+        case "JobSet" | "TrainingRuntime":
+            spec = item["spec"] if item["kind"] == "JobSet" else item["spec"]["template"]["spec"]
+            for replicated in spec["replicatedJobs"]:
+                job = {"apiVersion": "batch/v1", "kind": "Job", **replicated["template"]}
+                yield {**job, "metadata": {**job.get("metadata", {}), "name": "job"}}
+
+
+def every() -> list[tuple[str, Item]]:
+    charts = [(name, item) for name, values in VALUES.items() for item in rendered(values)]
+    return [*manifests(), *charts]
+
+
+JOBS = [(name, job) for name, item in every() for job in jobs_of(item)]
+CORE = [(name, item) for name, item in every() if "." not in item["apiVersion"].split("/")[0]]
+IDS = [f"{name}-{number}" for number, (name, _) in enumerate(JOBS)]
+
+
+def test_there_are_manifests() -> None:
+    kinds = {item["kind"] for _, item in manifests()}
+    assert kinds >= {"Job", "Service", "JobSet", "TrainJob", "TrainingRuntime", "LocalQueue"}
+    assert len(JOBS) == 7
+
+
+def test_what_kubernetes_itself_defines_is_valid() -> None:
+    checked = 0
+    for name, item in [*every(), *JOBS]:
+        try:
+            kubernetes_validate.validate(item, VERSION, strict=True)
+            checked += 1
+        except kubernetes_validate.SchemaNotFoundError:
+            assert item["apiVersion"].split("/")[0] in (
+                "jobset.x-k8s.io",
+                "kueue.x-k8s.io",
+                "trainer.kubeflow.org",
+            ), name
+    assert checked > 30
+
+
+def test_the_schemas_find_a_mistake() -> None:
+    _, job = JOBS[0]
+    broken = json.loads(json.dumps(job))
+    broken["spec"]["podFailurePolcy"] = broken["spec"].pop("podFailurePolicy")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, VERSION, strict=True)
+
+
+def test_the_chart_has_no_faults() -> None:
+    found = helm_python.lint(str(FOLDER / "chart"))
+    assert [m for m in found["messages"] if m["severity"] > 1] == []
+
+
+@pytest.mark.parametrize(("name", "job"), JOBS, ids=IDS)
+def test_exit_codes_are_what_the_job_makes_of_them(name: str, job: Item) -> None:
+    """In this order: an exit that another start cannot help wins over the disruption."""
+    container = job["spec"]["template"]["spec"]["containers"][0]["name"]
+    fail, again, disrupted = job["spec"]["podFailurePolicy"]["rules"]
+    assert fail["action"] == "FailJob"
+    codes = sorted((USAGE, FENCED_EXIT_CODE, NO_PROGRESS_EXIT_CODE))
+    assert fail["onExitCodes"] == {"containerName": container, "operator": "In", "values": codes}
+    assert again["action"] == disrupted["action"] == "Ignore"
+    assert again["onExitCodes"]["values"] == [EX_TEMPFAIL]
+    assert disrupted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert job["spec"]["podReplacementPolicy"] == "Failed"
+    assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize(("name", "job"), JOBS, ids=IDS)
+def test_the_variables_are_settings_that_work(name: str, job: Item, tmp_path: Path) -> None:
+    spec = job["spec"]["template"]["spec"]
+    given = {one["name"]: one.get("value", "0") for one in spec["containers"][0]["env"]}
+    settings: Settings = load_settings({}, environment=given, directory=tmp_path)
+    config = settings.run_config(tuple(spec["containers"][0]["args"]))
+    assert config.source[0] == "kubernetes"
+    assert config.grace_s == spec["terminationGracePeriodSeconds"]
+    nodes = job["spec"].get("completions", 2 if "TrainingRuntime" in name else config.nnodes)
+    assert config.nnodes in (nodes, 2)
+
+
+def test_the_page_shows_every_option_and_manifest() -> None:
+    shown = {"pod", "namespace", "uid", "node", "kubeconfig"}
+    for option in set(KubernetesOptions.__struct_fields__) - shown:
+        assert f"\n{option} = " in PAGE, option
+    for path in FOLDER.iterdir():
+        assert f"`{path.name}`" in PAGE, path.name
+
+
+# --- an API server ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["control-plane", "cluster"])
+def here(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Level]:
+    name = request.param
+    if why := missing(name):
+        pytest.skip(why)
+    with level(name, tmp_path_factory.mktemp(name)) as made:
+        yield made
+
+
+PATHS = {
+    "Service": "api/v1/namespaces/{}/services",
+    "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
+    "Job": "apis/batch/v1/namespaces/{}/jobs",
+    "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+}
+
+
+def dry_run(here: Level, path: str, item: Item) -> str:
+    """Under a name that nobody has taken."""
+    query = "dryRun=All&fieldValidation=Strict"
+    name = f"{item['metadata']['name']}-{uuid.uuid4().hex[:8]}"
+    item = {**item, "metadata": {**item["metadata"], "name": name}}
+    return here.kubectl_now("create", "--raw", f"/{path}?{query}", "-f", "-", given=item)
+
+
+def test_an_api_server_takes_them(here: Level) -> None:
+    taken = 0
+    for _, item in [*every(), *JOBS]:
+        if item["kind"] in PATHS:
+            dry_run(here, PATHS[item["kind"]].format("default"), item)
+            taken += 1
+    assert taken > 30
+
+
+def test_an_api_server_finds_a_mistake(here: Level) -> None:
+    _, job = JOBS[0]
+    broken = json.loads(json.dumps(job))
+    broken["spec"]["podReplacementPolicy"] = "TerminatingOrFailed"
+    with pytest.raises(RuntimeError, match="podReplacementPolicy"):
+        dry_run(here, PATHS["Job"].format("default"), broken)
+
+
+@pytest.mark.parametrize(("name", "job"), JOBS, ids=IDS)
+def test_restricted_pod_security_takes_the_pods(here: Level, name: str, job: Item) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace"}
+    made = {**namespace, "metadata": {"name": "restricted", "labels": labels}}
+    if "restricted" not in here.kubectl_now("get", "namespaces", "-o", "name"):
+        here.kubectl_now("create", "--validate=false", "-f", "-", given=made)
+    spec = {**job["spec"]["template"]["spec"]}
+    spec.pop("serviceAccountName")
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec}
+    dry_run(here, "api/v1/namespaces/restricted/pods", pod)
+    spec["hostNetwork"] = True
+    with pytest.raises(RuntimeError, match="violates PodSecurity"):
+        dry_run(here, "api/v1/namespaces/restricted/pods", pod)
