@@ -10,6 +10,7 @@ import msgspec
 
 from drainfsm.core.backoff import backoff_s
 from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.runtime import early_signals
 from drainfsm.runtime.liveness import Sign, silence
 from drainfsm.runtime.processes.exit_codes import describe_exit, shell_code
 
@@ -61,6 +62,8 @@ class Supervisor:
         forwarded = [one for one in FORWARDED if not (ignored and one is signal.SIGHUP)]
         for number in forwarded:
             loop.add_signal_handler(number, self._forward, number)
+        if early_signals.taken_over(number.name for number in forwarded):
+            return EX_TEMPFAIL  # the capacity goes, and nothing was started on it
         try:
             return await self._run()
         finally:

@@ -3,6 +3,9 @@ for this one is told."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +109,37 @@ def test_what_an_attempt_has_left_for_is_not_left_for_again(
     assert second.wait() == 0, second.output()
     assert "has left this machine for it already" in second.output()
     assert job.find(e.NoticeReceived, epoch=2) == []
+
+
+def caught(pid: int) -> int:
+    """The signals for which the process has handlers, as a mask."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+@pytest.mark.parametrize("command", ["run", "supervise"])
+def test_a_signal_before_anything_is_imported_is_a_notice(
+    job: RunningJob, tmp_path: Path, command: str
+) -> None:
+    options = ["--job", job.job, "--state-dir", str(job.state_dir)]
+    ran = ["run", *options, "--store", str(job.store), "--nats", job.nats, "--grace", "20"]
+    marker = tmp_path / "trained"
+    toy = [*ran, "--", *job.toy("--steps", "1000000")]
+    shown = {
+        "run": toy,
+        "supervise": ["supervise", *options, "--", "touch", str(marker)],
+    }[command]
+    with (tmp_path / "log").open("wb") as log:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "drainfsm", *shown], stdout=log, stderr=log, cwd=tmp_path
+        )
+    usr1 = 1 << (signal.SIGUSR1 - 1)
+    job.wait_anyway(lambda: caught(agent.pid) & usr1 or None, what="handlers")
+    assert "msgspec" not in Path(f"/proc/{agent.pid}/maps").read_text(), "first of all"
+    agent.send_signal(signal.SIGUSR1)
+    assert agent.wait(120) == 75, (tmp_path / "log").read_text()
+    assert not marker.exists()
+    if command == "run":
+        assert [n.notice.native_id for n in job.find(e.NoticeReceived)] == ["SIGUSR1"]

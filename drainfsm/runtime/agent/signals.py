@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from drainfsm.core.notice import SIGNAL_SOURCE, Cause, Notice, NoticeClass
+from drainfsm.runtime import early_signals
 from drainfsm.runtime.clock import Clock
 
 
@@ -45,6 +46,8 @@ def hear_signals(
 
     for number in numbers:
         loop.add_signal_handler(number, heard, number.name)
+    for name, at_unix_ms in early_signals.taken_over(number.name for number in numbers):
+        sink(notice_of(name, now_unix_ms=at_unix_ms))
     try:
         yield
     finally:
