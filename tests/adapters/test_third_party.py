@@ -30,11 +30,13 @@ from drainfsm.core.notice import NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.agent.former_adapters import of_today
 from drainfsm.testing.adapter_contract import check_adapter, context_for
-from drainfsm.testing.metadata import TencentMetadataServer
+from drainfsm.testing.metadata import MetadataServer, TencentMetadataServer
+from drainfsm.testing.metadata.server import Request, Response
 from drainfsm.testing.notice_sink import RecordingSink, watching
 from drainfsm_kit.running import RunningJob, running_job
 
 PAGE = Path(__file__).parents[2] / "docs" / "adapters.md"
+HELPERS = PAGE.with_name("adapter-helpers.md")
 
 
 def block(mark: str) -> str:
@@ -209,3 +211,41 @@ def test_the_library_example_hears_a_notice(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv(server.variable, server.endpoint)
         server.interrupt(in_ms=60_000)
         assert asyncio.run(first_notice("tencent")).notices[0].source == "tencent"
+
+
+class RackServer(MetadataServer):
+    """The service of docs/adapter-helpers.md."""
+
+    variable = "DRAINFSM_RACK_METADATA_ENDPOINT"
+    off_at = ""
+
+    def answer(self, request: Request) -> Response:
+        off_at = f', "off_at": "{self.off_at}"' if self.off_at else ""
+        return Response(body=f'{{"rack": "r7"{off_at}}}'.encode())
+
+
+def test_the_source_of_the_page_of_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", HELPERS.read_text(), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"__name__": "rack"}
+    exec(blocks[0], names)
+    server = RackServer()
+
+    async def story() -> RecordingSink:
+        context = context_for({"poll_s": "1"})
+        await check_adapter(names["adapter"], context)
+        async with watching(names["adapter"](context)) as sink:
+            await asyncio.sleep(1.5)
+            for at in (later(3_600), later(1_800)):
+                server.off_at = at
+                count = len(sink.notices) + 1
+                await sink.until(lambda count=count: len(sink.notices) == count)  # type: ignore[misc]
+            server.off_at = ""
+            await sink.until(lambda: bool(sink.withdrawals))
+            return sink
+
+    with server:
+        monkeypatch.setenv(server.variable, server.endpoint)
+        sink = asyncio.run(story())
+    assert sink.identities == ["rack/r7/power"]
+    assert [notice.notice_class for notice in sink.notices] == [NoticeClass.SOFT] * 2
+    assert not sink.notices[0].standing

@@ -106,6 +106,8 @@ def test_the_documents_import_public_names_only() -> None:
     found = list(_imports())
     assert len({module for _, module, _ in found}) > 3
     for where, module, name in found:
+        if where == "adapter-helpers.md" and module.startswith("drainfsm_adapters."):
+            continue  # that page says how far they can be relied on
         assert module in MODULES, f"{where} imports {module}, which is not public"
         as_module = f"{module}.{name}" in MODULES
         assert not name or as_module or name in public_names(module), f"{where}: {module}.{name}"

@@ -1,0 +1,90 @@
+"""Other ways to come back: by the site's RequeueExit, and under submitit."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from drainfsm.core import events as e
+from drainfsm_kit.running import RunningJob
+from drainfsm_kit.slurm_cluster import PATH, QUICK, Cluster, running_cluster
+
+pytestmark = pytest.mark.slurm
+
+SCRIPTS = Path(__file__).parent
+DEPLOY = SCRIPTS.parents[1] / "deploy" / "slurm"
+PAGE = SCRIPTS.parents[1] / "docs" / "slurm.md"
+
+
+@pytest.fixture(scope="module")
+def requeuing_cluster() -> Iterator[Cluster]:
+    with running_cluster(SCRIPTS, SLURM_TEST_EXTRA="RequeueExit=75", SLURM_TEST_NODES="2") as made:
+        yield made
+
+
+def test_where_the_site_requeues_75_the_agent_need_not(requeuing_cluster: Cluster) -> None:
+    job, cancelled = (
+        requeuing_cluster.job(
+            DEPLOY / "one-node.sbatch",
+            DRAINFSM_ADAPTER_SLURM_POLL_S="1",
+            DRAINFSM_ADAPTER_SLURM_REQUEUE="none",
+        )
+        for _ in range(2)
+    )
+    for one in (job, cancelled):
+        one.wait_steps(5)
+    requeuing_cluster.run("scancel", "--batch", "--signal=USR1", job.job_id)
+    requeuing_cluster.run("scancel", cancelled.job_id)
+    job.wait_steps(1, epoch=2)
+    assert job.field("Restarts") == "1"
+    assert job.seen.steps(0, 2)[0] == job.seen.steps(0, 1)[-1] + 1
+    assert "not requeued: [adapters.slurm] requeue = none" in job.output()
+    cancelled.wait_state("CANCELLED")
+    assert (cancelled.field("Restarts"), cancelled.seen.events(2)) == ("0", [])
+    job.cancel()
+
+
+SUBMIT = """
+import sys
+import submitit
+
+if __name__ == "__main__":
+    executor = submitit.AutoExecutor(folder=sys.argv[1])
+    executor.update_parameters(timeout_min=30, name="submitit")
+    job = executor.submit(Train(*sys.argv[2:]))
+    print(job.result())
+"""
+
+
+def test_under_submitit_the_first_run_reports_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """The result is that of the run that finishes the training, not of one that drained."""
+    seen = RunningJob(tmp_path)
+    seen.job = "llm"
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (recipe,) = [text for text in blocks if "class Train" in text]
+    script = tmp_path / "submit.py"
+    script.write_text(recipe.replace("/shared/llm", str(seen.store)) + SUBMIT)
+    training = seen.toy("--step-s", "0.05", "--steps", "400")
+    command = (sys.executable, str(script), str(tmp_path / "submitit"), *training)
+    variables = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{PATH}",
+        "DRAINFSM_STATE_DIR": str(seen.state_dir),
+        "DRAINFSM_NATS": seen.nats,
+        **QUICK,
+    }
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(cluster.run, *command, timeout_s=280, variables=variables)
+        cluster.wait(lambda: len(seen.steps(0, 1)) > 5 or None, what="steps of the first run")
+        notify = ("drainfsm", "notify", "--job", "llm", "--in", "60")
+        cluster.run(*notify, variables=variables)
+        cluster.wait(lambda: seen.find(e.Exited, 1) or None, what="the end of the first run")
+        assert not told.done()
+        assert told.result().splitlines()[-1] == "0"
+    assert [len(seen.find(e.ManifestPublished, 1)), seen.steps(0, 2)[-1]] == [1, 399]
+    assert seen.steps(0, 2)[0] == seen.steps(0, 1)[-1] + 1
