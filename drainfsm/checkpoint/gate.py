@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from drainfsm.checkpoint.port import RankPort
 from drainfsm.core.manifest import Manifest
@@ -88,6 +91,53 @@ def may_fall_back(port: RankPort, error: CheckpointError) -> bool:
     job, is not given up for something older."""
     damaged = isinstance(error, ManifestMismatchError) and not isinstance(error, FormatUnknownError)
     return damaged and port.settings.on_refused == OnRefused.FALLBACK
+
+
+def restore_newest_whole(
+    port: RankPort,
+    store: ObjectStore,
+    target: RestoreTarget,
+    restore: Callable[[RestoreTarget], Sequence[str]],
+    *,
+    agree: Callable[[Callable[[], Any]], Any] = lambda find: find(),
+) -> RestoreTarget:
+    """The recorded generation, or the one to fall back to where that is damaged and falling back
+    is allowed; what ``restore`` does is done with it, and reported.
+
+    ``restore``: returns the names of what had to start anew. ``agree``: makes what one rank finds
+    the answer of all; without it each rank finds it for itself.
+
+    Raises:
+        RestoreRefusedError: there is nothing that this job can continue from.
+        ManifestMismatchError: the generation is damaged, and nothing else may be taken.
+    """
+    began = time.monotonic()
+    refused: list[RefusedGeneration] = []
+    generation = target.generation_id
+    while True:
+        try:
+            if refused:
+                target = agree(partial(committed_target, port, store, generation))
+                port.begin_after(target.step)
+            not_restored = restore(target)
+            break
+        except ManifestMismatchError as error:
+            if not may_fall_back(port, error):
+                raise
+            refused.append(RefusedGeneration(generation_id=generation, reason=str(error)))
+            generation = agree(partial(earlier, port, store, refused))
+    port.report_restored(
+        generation_id=target.generation_id,
+        manifest_digest=target.manifest_digest,
+        step=target.step,
+        restore_ms=round((time.monotonic() - began) * 1_000),
+        verification=port.settings.verify,
+        refused=refused,
+        saved_world_size=target.world_size,
+        saved_layout=target.layout,
+        not_restored=not_restored,
+    )
+    return target
 
 
 @contextlib.contextmanager

@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from drainfsm.checkpoint.gate import (
     check_job,
-    committed_target,
-    earlier,
-    may_fall_back,
     refusals_reported,
+    restore_newest_whole,
     verified_manifest,
 )
 from drainfsm.checkpoint.own_files import (
@@ -28,25 +27,19 @@ from drainfsm.checkpoint.own_files import (
 )
 from drainfsm.checkpoint.port import RankPort
 from drainfsm.checkpoint.progress import Progress
+from drainfsm.checkpoint.waiting import reason_of, wait_while_wanted
 from drainfsm.core.manifest import DCP_SAVER, Entry, Manifest
 from drainfsm.core.orders import RestoreTarget, SaveOrder
-from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.state import periodic_id
 from drainfsm.core.words import OnRefused, Verification
 from drainfsm.errors import (
     ConfigError,
-    DrainfsmError,
-    ManifestMismatchError,
     RestoreRefusedError,
     SaveFailedError,
 )
 from drainfsm.store import PosixStore, open_store
 from drainfsm.store.checksums import new_hasher
 from drainfsm.store.generations import generation_prefix, verify_checksums
-
-POLL_S = 0.02
-GIVE_UP_S = 2.0
-"""How long a save that was given up may take to notice."""
 
 Saver = Callable[[Path, int], WrittenFiles]
 Loader = Callable[[Path, int], object]
@@ -123,9 +116,14 @@ class OwnCheckpoint:
             return self._restore(target)
 
     def _restore(self, target: RestoreTarget) -> int:
-        began = time.monotonic()
-        target, refused = self._restorable(target)
-        self._port.begin_after(target.step)
+        """Ranks do not talk to each other here: where they may fall back, each of them verifies
+        everything, and finds the same."""
+        restored = restore_newest_whole(self._port, self._store, target, self._load)
+        self._progress.restored(restored.step)
+        return restored.step + 1
+
+    def _load(self, target: RestoreTarget) -> Sequence[str]:
+        self._verify(target)
         directory = self._store.root / generation_prefix(target.generation_id)
         if not self._shared:
             directory /= rank_directory(self._port.rank)
@@ -133,20 +131,9 @@ class OwnCheckpoint:
             self._load_files(directory, target.step)
         except Exception as error:  # whatever the job's function may raise
             raise RestoreRefusedError(
-                f"load() of {target.generation_id} failed: {_reason(error)}"
+                f"load() of {target.generation_id} failed: {reason_of(error)}"
             ) from error
-        self._progress.restored(target.step)
-        self._port.report_restored(
-            generation_id=target.generation_id,
-            manifest_digest=target.manifest_digest,
-            step=target.step,
-            restore_ms=round((time.monotonic() - began) * 1_000),
-            verification=self._port.settings.verify,
-            refused=refused,
-            saved_world_size=target.world_size,
-            saved_layout=target.layout,
-        )
-        return target.step + 1
+        return ()
 
     def step_done(self, step: int) -> bool:
         """Call after every completed optimizer step, on every rank. True: leave the loop now.
@@ -167,23 +154,6 @@ class OwnCheckpoint:
     def close(self) -> None:
         """Wait for a save that is still being hashed and made durable."""
         self._wait()
-
-    def _restorable(self, target: RestoreTarget) -> tuple[RestoreTarget, list[RefusedGeneration]]:
-        """The recorded generation, or the one to fall back to. Ranks do not talk to each other
-        here: where they may fall back, each of them verifies everything, and finds the same."""
-        refused: list[RefusedGeneration] = []
-        wanted, generation = target, target.generation_id
-        while True:
-            try:
-                if refused:
-                    wanted = committed_target(self._port, self._store, generation)
-                self._verify(wanted)
-                return wanted, refused
-            except ManifestMismatchError as error:
-                if not may_fall_back(self._port, error):
-                    raise
-                refused.append(RefusedGeneration(generation_id=generation, reason=str(error)))
-                generation = earlier(self._port, self._store, refused)
 
     def _verify(self, target: RestoreTarget) -> None:
         if check_job(self._port, target) and not self._shared:
@@ -248,7 +218,7 @@ class OwnCheckpoint:
             names = found_files(directory, said)
             size = sum((directory / name).stat().st_size for name in names)
         except Exception as error:  # whatever the job's function may raise
-            self._port.report_save_failed(generation, _reason(error))
+            self._port.report_save_failed(generation, reason_of(error))
             return
         self._port.report_staged(generation, size)
         prefix = "" if self._shared else f"{rank_directory(self._port.rank)}/"
@@ -285,10 +255,8 @@ class _Commit:
 
     def wait(self) -> bool:
         """Until it is over, well or badly; False: it was given up, and is stuck."""
-        while not self._done.wait(POLL_S):
-            if self._port.save_aborted(self._generation):
-                return self._done.wait(GIVE_UP_S)
-        return True
+        given_up = partial(self._port.save_aborted, self._generation)
+        return wait_while_wanted(self._done, given_up)
 
     def _run(self, work: Callable[[Callable[[], None]], list[Entry]]) -> None:
         try:
@@ -298,15 +266,10 @@ class _Commit:
             self._port.report_durable(self._generation, entries, took_ms, saver=self._saver)
             self._port.declare_size(sum(entry.size_bytes for entry in entries))
         except Exception as error:
-            self._port.report_save_failed(self._generation, _reason(error))
+            self._port.report_save_failed(self._generation, reason_of(error))
         finally:
             self._done.set()
 
     def _proceed(self) -> None:
         if self._port.save_aborted(self._generation):
             raise SaveFailedError("the save was given up")
-
-
-def _reason(error: Exception) -> str:
-    """Our own errors explain themselves; others are named."""
-    return str(error) if isinstance(error, DrainfsmError) else f"{type(error).__name__}: {error}"

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
-from functools import partial
 
 from drainfsm.checkpoint.exchange import Exchange
 from drainfsm.checkpoint.gate import (
     check_job,
-    committed_target,
-    earlier,
-    may_fall_back,
+    restore_newest_whole,
     verified_manifest,
 )
 from drainfsm.checkpoint.objects import Saved
@@ -20,9 +16,8 @@ from drainfsm.checkpoint.port import RankPort
 from drainfsm.checkpoint.reader import GenerationReader, check_targets, load, some_of
 from drainfsm.core.manifest import DCP_SAVER
 from drainfsm.core.orders import RestoreTarget
-from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.words import Verification
-from drainfsm.errors import ManifestMismatchError, RestoreRefusedError
+from drainfsm.errors import RestoreRefusedError
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.generations import verify_checksums
 
@@ -39,35 +34,14 @@ def restore(
         RestoreRefusedError: the generation is not one that this job can continue from.
         ManifestMismatchError: it is not what it was when it was committed.
     """
-    began = time.monotonic()
-    refused: list[RefusedGeneration] = []
-    wanted: RestoreTarget = target
-    generation = target.generation_id
-    while True:
-        try:
-            if refused:
-                find = partial(committed_target, port, store, generation)
-                wanted = exchange.from_coordinator(find)
-                port.begin_after(wanted.step)
-            not_restored = _restore_one(port, store, exchange, parts, wanted)
-            break
-        except ManifestMismatchError as error:
-            if not may_fall_back(port, error):
-                raise
-            refused.append(RefusedGeneration(generation_id=generation, reason=str(error)))
-            generation = exchange.from_coordinator(partial(earlier, port, store, refused))
-    port.report_restored(
-        generation_id=wanted.generation_id,
-        manifest_digest=wanted.manifest_digest,
-        step=wanted.step,
-        restore_ms=round((time.monotonic() - began) * 1_000),
-        verification=port.settings.verify,
-        refused=refused,
-        saved_world_size=wanted.world_size,
-        saved_layout=wanted.layout,
-        not_restored=not_restored,
+    restored = restore_newest_whole(
+        port,
+        store,
+        target,
+        lambda wanted: _restore_one(port, store, exchange, parts, wanted),
+        agree=exchange.from_coordinator,
     )
-    return wanted.step
+    return restored.step
 
 
 def _restore_one(

@@ -27,21 +27,15 @@ from drainfsm.checkpoint.port import RankPort
 from drainfsm.checkpoint.randomness import cuda_in_use
 from drainfsm.checkpoint.replicas import warning_about
 from drainfsm.checkpoint.staging import Staging
+from drainfsm.checkpoint.waiting import reason_of, wait_while_wanted
 from drainfsm.checkpoint.writer import GenerationWriter
 from drainfsm.core.events import MemoryShortage
 from drainfsm.core.manifest import Entry
-from drainfsm.errors import DrainfsmError, NoRoomError, SaveFailedError
+from drainfsm.errors import NoRoomError, SaveFailedError
 from drainfsm.store.base import ObjectStore
 from drainfsm.store.generations import generation_prefix
 
 log = logging.getLogger("drainfsm.checkpoint")
-
-POLL_S = 0.02
-"""How often the main thread looks whether the save it waits for was given up."""
-
-GIVE_UP_S = 2.0
-"""How long a save that was given up may take to notice. Then it is left behind: its thread waits
-for a peer that no longer answers, and ends with the process."""
 
 
 class RankSave:
@@ -111,10 +105,8 @@ class RankSave:
         self._wait(self._done)
 
     def _wait(self, event: threading.Event) -> None:
-        while not event.wait(POLL_S):
-            if self._aborted():
-                self._given_up = not event.wait(GIVE_UP_S)
-                return
+        if not wait_while_wanted(event, self._aborted):
+            self._given_up = True
 
     @property
     def over(self) -> bool:
@@ -129,7 +121,7 @@ class RankSave:
                 torch.cuda.set_device(self._device)
             self._save()
         except Exception as error:
-            self._report_failed(_reason(error), _shortage(error))
+            self._report_failed(reason_of(error), _shortage(error))
         finally:
             self._staged.set()
             self._done.set()
@@ -200,9 +192,9 @@ class RankSave:
                 )
             return self._writer.write_data(share, self._planner).wait()
         except Exception as error:
-            self._report_failed(_reason(error))
+            self._report_failed(reason_of(error))
             return RankFailure(
-                rank=self._exchange.rank, kind=SaveFailedError.__name__, reason=_reason(error)
+                rank=self._exchange.rank, kind=SaveFailedError.__name__, reason=reason_of(error)
             )
 
     def _report_failed(self, reason: str, memory: MemoryShortage | None = None) -> None:
@@ -220,11 +212,6 @@ class RankSave:
         self.saved_bytes = sum(entry.size_bytes for entry in entries)
         durable_ms = round((time.monotonic() - self._began) * 1_000)
         self._port.report_durable(self.generation_id, entries, durable_ms)
-
-
-def _reason(error: Exception) -> str:
-    """Our own errors explain themselves; others are named."""
-    return str(error) if isinstance(error, DrainfsmError) else f"{type(error).__name__}: {error}"
 
 
 def _shortage(error: Exception) -> MemoryShortage | None:

@@ -36,7 +36,7 @@ def decide(state: State, given: i.AnyInput, *, now_unix_ms: int) -> tuple[Event,
     if not state.attempt.started and not isinstance(given, i.StartAttempt):
         raise reject(state, given, "the attempt has not started")
     draft = Draft(state, now_unix_ms=now_unix_ms)
-    HANDLERS[type(given)](draft, given)
+    INPUT_HANDLERS[type(given)](draft, given)
     return tuple(draft.events)
 
 
@@ -207,7 +207,7 @@ def _tick(draft: Draft, given: i.Tick) -> None:
         exit_now(draft, exit_code=EX_TEMPFAIL, nodes=())
 
 
-HANDLERS: dict[type[i.Input], Callable[[Draft, Any], None]] = {
+INPUT_HANDLERS: dict[type[i.Input], Callable[[Draft, Any], None]] = {
     i.StartAttempt: _start_attempt,
     i.FormWorld: _form_world,
     i.ReceiveNotice: stopping.receive_notice,

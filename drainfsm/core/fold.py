@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from drainfsm.core.events import UnknownFact
-from drainfsm.core.handlers import HANDLERS, Handler
+from drainfsm.core.handlers import EVENT_HANDLERS, Handler
 from drainfsm.core.lifecycle import TABLE, Guard, refusal
 from drainfsm.core.records import Content, Record
 from drainfsm.core.state import Attempt, Drain, Phase, State, first_state
@@ -46,7 +46,7 @@ def _compile() -> dict[type, dict[Phase, Route]]:
     ignored: dict[Phase, Route] = {phase: (phase, None, _only_moves, ()) for phase in Phase}
     routes: dict[type, dict[Phase, Route]] = {UnknownFact: ignored}
     for kind, by_phase in TABLE.items():
-        handler = HANDLERS.get(kind, _only_moves)
+        handler = EVENT_HANDLERS.get(kind, _only_moves)
         routes[kind] = {}
         for phase in Phase:
             found = by_phase.get(phase, ((phase, _not_in_the_table),))

@@ -30,7 +30,7 @@ Handler = Callable[[Attempt, Any, Any, Phase], State]
 None is of an event that the table allows in drains only."""
 
 F = TypeVar("F", bound=Handler)
-HANDLERS: dict[type[e.Fact], Handler] = {}
+EVENT_HANDLERS: dict[type[e.Fact], Handler] = {}
 """By event class, which has none if it only moves the phase."""
 
 LEAVING = Phase.LEAVING
@@ -39,7 +39,7 @@ LEAVING = Phase.LEAVING
 
 def _on(kind: type[e.Fact]) -> Callable[[F], F]:
     def register(handler: F) -> F:
-        HANDLERS[kind] = handler
+        EVENT_HANDLERS[kind] = handler
         return handler
 
     return register

@@ -20,7 +20,7 @@ from drainfsm.core.effects import (
     effects_of,
 )
 from drainfsm.core.fold import Fold, evolve
-from drainfsm.core.handlers import HANDLERS
+from drainfsm.core.handlers import EVENT_HANDLERS
 from drainfsm.core.inputs import AnyInput
 from drainfsm.core.lifecycle import TABLE
 from drainfsm.core.records import Record
@@ -241,7 +241,9 @@ def _structs_in(of: Any) -> set[type[msgspec.Struct]]:
 
 def test_a_handler_that_counts_on_a_drain_is_of_an_event_that_drains_alone_allow() -> None:
     counting = {
-        kind for kind, handler in HANDLERS.items() if get_type_hints(handler)["drain"] is Drain
+        kind
+        for kind, handler in EVENT_HANDLERS.items()
+        if get_type_hints(handler)["drain"] is Drain
     }
     assert counting
     for kind in counting:
