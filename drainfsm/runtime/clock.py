@@ -25,6 +25,11 @@ class Clock:
     def now_unix_ms(self) -> int:
         return (self._wall_ns + self._source.monotonic_ns() - self._monotonic_ns) // 1_000_000
 
+    @property
+    def set_ms(self) -> int:
+        """How far the wall clock was set forward since; negative: back."""
+        return self._source.time_ns() // 1_000_000 - self.now_unix_ms()
+
     def seconds_until(self, unix_ms: int) -> float:
         """Never negative."""
         return max(0.0, (unix_ms - self.now_unix_ms()) / 1_000)

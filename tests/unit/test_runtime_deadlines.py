@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from msgspec.structs import replace
+
 from drainfsm.core.budget import Allowances
 from drainfsm.core.notice import Cause, Notice, NoticeClass, revision_of
 from drainfsm.runtime.agent.clock_offset import HEARD_MAX, Offset
@@ -179,12 +182,56 @@ def test_the_grace_of_a_notice_without_a_deadline_is_counted_by_the_coordinators
         notices.hear(notice(deadline_unix_ms=None))
         offset.hear(watch.now_ms - 900)
         notices.connect(coordinator, coordinator)
-        notices.hear(notice(deadline_unix_ms=5))
         return [said.notice for said in coordinator.sent if isinstance(said, n.NodeNotice)]
 
     told = asyncio.run(run())
-    assert [one.received_unix_ms for one in told] == [-900, 0]
-    assert [one.deadline_unix_ms for one in told] == [None, 5], "as its source stated it"
+    assert [one.received_unix_ms for one in told] == [-900]
+    assert [one.deadline_unix_ms for one in told] == [None]
+
+
+@pytest.mark.parametrize(("ahead_ms", "told_ms"), [(400, 5), (-500, 5), (900, -895)])
+def test_an_instant_is_corrected_only_where_clocks_differ_by_more_than_is_allowed_for(
+    ahead_ms: int, told_ms: int
+) -> None:
+    async def run() -> list[int | None]:
+        watch, coordinator = Watch(), Coordinator()
+        clock = Clock(watch)
+        offset = Offset(clock)
+        notices = Notices(CONFIG, clock, offset, warn=lambda text: None)
+        offset.hear(watch.now_ms - ahead_ms)
+        notices.connect(coordinator, coordinator)
+        notices.hear(notice(deadline_unix_ms=5))
+        notices.check_clocks()
+        notices.check_clocks()
+        sources = [one.detail for one in coordinator.sent if isinstance(one, n.NodeSource)]
+        assert len(sources) == (abs(ahead_ms) > 500)
+        return [
+            one.notice.deadline_unix_ms for one in coordinator.sent if isinstance(one, n.NodeNotice)
+        ]
+
+    assert asyncio.run(run()) == [told_ms]
+
+
+def test_a_deadline_by_hand_is_a_duration_whatever_the_clocks_show() -> None:
+    """The wall clock was nine minutes behind when the agent started, and has been corrected."""
+
+    async def run() -> list[n.FromNode]:
+        watch, coordinator = Watch(), Coordinator()
+        clock = Clock(watch)
+        notices = Notices(CONFIG, clock, Offset(clock), warn=lambda text: None)
+        notices.connect(coordinator, coordinator)
+        wall_ms = watch.now_ms + 540_000
+        given = replace(notice(deadline_unix_ms=wall_ms + 60_000), received_unix_ms=wall_ms)
+        call = notices.call(m.GiveNotice(notice=given, stated_unix_ms=wall_ms))
+        asking = asyncio.ensure_future(call)
+        await asyncio.sleep(0)
+        asking.cancel()
+        return coordinator.sent
+
+    (told,) = asyncio.run(run())
+    assert isinstance(told, n.NodeNotice)
+    assert told.notice.deadline_unix_ms == Watch().now_ms + 60_000
+    assert told.notice.received_unix_ms == Watch().now_ms
 
 
 def test_joining_is_given_up_when_the_time_of_a_notice_is_up() -> None:

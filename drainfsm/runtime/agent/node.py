@@ -188,6 +188,7 @@ class Node:
         while True:
             await asyncio.sleep(REAP_S)
             self.job.reap()
+            self._notices.check_clocks()
 
     def rank_began(self, rank: int, incarnation: str) -> None:
         self._code.rank_began(rank, incarnation)

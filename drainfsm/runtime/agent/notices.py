@@ -18,6 +18,9 @@ from drainfsm.runtime.wire import rank_messages as m
 
 T = TypeVar("T")
 
+CLOCK = "clock"
+"""As a source: it cannot tell where it is further off than is allowed for."""
+
 ANSWER_S = 10.0
 """For the coordinator to put a notice on record; ``drainfsm notify`` then reports no answer."""
 
@@ -66,6 +69,7 @@ class Notices:
         self._limits: dict[int, int] = {}
         """By ask that is not answered yet: when this node ends the job on its own."""
 
+        self._clock_is_off = False
         self._limit_changed = asyncio.Event()
 
     # --- heard here -----------------------------------------------------------------------------
@@ -87,7 +91,7 @@ class Notices:
     async def call(self, message: m.FromCaller) -> m.NotifyAnswer:
         """From ``drainfsm notify``."""
         if isinstance(message, m.GiveNotice):
-            answer = self._give(message.notice)
+            answer = self._give(self._by_own_clock(message))
         else:
             answer = self._take_back(message.source, message.native_id, message.reason)
         try:
@@ -96,6 +100,19 @@ class Notices:
         except TimeoutError:
             return m.NotifyAnswer(error=f"the coordinator gave no answer within {ANSWER_S:g} s")
         return m.NotifyAnswer(error=told.error, detail=told.detail)
+
+    def _by_own_clock(self, given: m.GiveNotice) -> Notice:
+        """The wall clock may have been set since this agent started."""
+        notice, stated = given.notice, given.stated_unix_ms
+        if stated is None:
+            return notice
+        off_ms = self._clock.now_unix_ms() - stated
+        deadline = notice.deadline_unix_ms
+        return replace(
+            notice,
+            received_unix_ms=notice.received_unix_ms + off_ms,
+            deadline_unix_ms=None if deadline is None else deadline + off_ms,
+        )
 
     def _give(self, notice: Notice) -> asyncio.Future[n.NoticeAnswer]:
         ask, answer = self._ask()
@@ -139,11 +156,42 @@ class Notices:
         if self._sender is None:
             self._queued.append(message)
             return
-        if isinstance(message, n.NodeNotice) and message.notice.deadline_unix_ms is None:
-            # its grace is counted from when it was heard, and by the coordinator's clock
-            heard = message.notice.received_unix_ms - self._offset.ahead_ms
-            message = replace(message, notice=replace(message.notice, received_unix_ms=heard))
+        if isinstance(message, n.NodeNotice):
+            message = replace(message, notice=self._by_coordinators_clock(message.notice))
         self._sender.send(message)
+
+    def _by_coordinators_clock(self, notice: Notice) -> Notice:
+        """A grace is counted from when the notice was heard. An instant stands as its source stated
+        it, or nodes would state one in many ways; unless this clock is further off than is allowed
+        for."""
+        ahead_ms, deadline = self._offset.ahead_ms, notice.deadline_unix_ms
+        if deadline is None:
+            return replace(notice, received_unix_ms=notice.received_unix_ms - ahead_ms)
+        if abs(ahead_ms) <= self._config.allowances.clock_skew_ms:
+            return notice
+        return replace(
+            notice,
+            received_unix_ms=notice.received_unix_ms - ahead_ms,
+            deadline_unix_ms=deadline - ahead_ms,
+        )
+
+    def check_clocks(self) -> None:
+        """What is further off than is allowed for is put on record, and so is its end."""
+        allowed_ms = self._config.allowances.clock_skew_ms
+        ahead_ms, set_ms = self._offset.ahead_ms, self._clock.set_ms
+        told = ""
+        if abs(ahead_ms) > allowed_ms:
+            how = "ahead of" if ahead_ms > 0 else "behind"
+            told = f"its clock is {abs(ahead_ms) / 1_000:.1f} s {how} node 0's"
+        elif abs(set_ms) > allowed_ms:
+            how = "forward" if set_ms > 0 else "back"
+            told = f"its wall clock was set {how} by {abs(set_ms) / 1_000:.1f} s"
+        if bool(told) == self._clock_is_off:
+            return
+        self._clock_is_off = bool(told)
+        since = self._clock.now_unix_ms() if told else None
+        detail = f"{told}: deadlines are corrected for that" if told else ""
+        self.source_state(CLOCK, since, detail)
 
     # --- the coordinator ------------------------------------------------------------------------
 

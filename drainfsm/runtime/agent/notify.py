@@ -16,7 +16,8 @@ SLACK_S = 5.0
 
 
 def give_notice(state_dir: Path, *, job: str, notice: Notice, node_rank: int | None = None) -> str:
-    """Returns once the notice is on record: one line on where the drain stands.
+    """Returns once the notice is on record: one line on where the drain stands. The deadline and
+    ``received_unix_ms`` (now) are by this machine's wall clock, of now.
 
     ``node_rank``: the agent to call; None: the first that answers.
 
@@ -24,7 +25,8 @@ def give_notice(state_dir: Path, *, job: str, notice: Notice, node_rank: int | N
         AgentUnreachableError: no agent of the job runs on this machine, or it does not answer.
         NoticeRejectedError: the notice cannot be acted on; the message says why.
     """
-    return _call(state_dir, job, m.GiveNotice(notice=notice), node_rank)
+    message = m.GiveNotice(notice=notice, stated_unix_ms=notice.received_unix_ms)
+    return _call(state_dir, job, message, node_rank)
 
 
 def withdraw_notice(

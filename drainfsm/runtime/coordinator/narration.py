@@ -64,6 +64,8 @@ def line_of(event: Event) -> str | None:
             return f"attempt {by_epoch} has taken the job over: this one can publish nothing more"
         case e.RequeueRecorded(error=error) if error:
             return f"the requeue record was not written: {printable(error)}"
+        case e.SourceUnknown(source="clock", node=node, detail=detail):
+            return f"node {node}: {printable(detail)}"
         case e.SourceUnknown(source=source, node=node, detail=detail):
             return f"source {source} on node {node} cannot tell: {printable(detail)}"
         case _:

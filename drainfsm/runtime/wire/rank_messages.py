@@ -211,6 +211,9 @@ ToRank: TypeAlias = Attached | Refused | Hold | Ask | Release | Resume | Save | 
 
 class GiveNotice(Message, frozen=True, kw_only=True):
     notice: Notice
+    stated_unix_ms: int | None = None
+    """What the caller's wall clock showed: a deadline counts as a duration from then, whatever the
+    agent's clock shows. None: it is stated by the agent's."""
 
 
 class TakeBack(Message, frozen=True, kw_only=True):

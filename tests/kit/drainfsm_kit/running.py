@@ -20,6 +20,7 @@ from drainfsm.core.state import State
 from drainfsm.log.journal import journals, read_journal
 from drainfsm.runtime.agent.notify import give_notice
 from drainfsm.runtime.clock import Clock
+from drainfsm_kit.agent_process import CLOCK_OFF_MS as CLOCK_OFF_MS
 from drainfsm_kit.agent_process import WAIT_S as WAIT_S
 from drainfsm_kit.agent_process import Agent as Agent
 from drainfsm_kit.agent_process import free_port as free_port
