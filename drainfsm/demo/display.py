@@ -23,6 +23,8 @@ PATH = (
 )  # fmt: skip
 EVENT_LINES = 12
 BAR_WIDTH = 60
+WAIT_TOLD_EVERY_S = 5.0
+"""Where there is no terminal."""
 
 
 class Display:
@@ -33,6 +35,8 @@ class Display:
         self.title = "starting"
         self.step = -1
         self.steps = 0
+        self.waiting = ""
+        self._wait_told_s = 0.0
         self._machine: DrainMachine | None = None
         self._window_ms = 0
         self._events: deque[tuple[int, int, str, str]] = deque(maxlen=EVENT_LINES)
@@ -56,6 +60,16 @@ class Display:
         if not self.console.is_terminal:
             self.console.print(title)
 
+    def wait(self, seconds: float, what: str) -> None:
+        """Called again and again while nothing else happens: a slow machine is seen to work."""
+        self.waiting = f"{what}, {seconds:.0f} s so far"
+        if not self.console.is_terminal and seconds >= self._wait_told_s + WAIT_TOLD_EVERY_S:
+            self._wait_told_s = seconds
+            self.console.print(f"  … {self.waiting}")
+
+    def go_on(self) -> None:
+        self.waiting, self._wait_told_s = "", 0.0
+
     def render(self) -> Panel:
         state = None if self._machine is None else self._machine.folded
         parts: list[Text | Table] = [self._progress()]
@@ -68,7 +82,8 @@ class Display:
     def _progress(self) -> Text:
         done = BAR_WIDTH * (self.step + 1) // max(1, self.steps)
         bar = "━" * done + "─" * (BAR_WIDTH - done)
-        return Text(f"training  {bar} step {self.step} of {self.steps}")
+        text = Text(f"training  {bar} step {self.step} of {self.steps}")
+        return text.append(f"  {self.waiting}", style="dim") if self.waiting else text
 
     def _bar(self, state: State) -> Text:
         """What is left of the window, and how much of it is spoken for."""

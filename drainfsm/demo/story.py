@@ -101,12 +101,25 @@ class Story:
         return attempt
 
     async def _until_step(self, attempt: DemoAttempt, step: int) -> None:
-        expired = _timer()
+        expired, began = _timer(), time.monotonic()
+        before = self.place.last_step()
         while (reached := self.place.last_step()) < step:
             self.display.step = reached
+            if reached == before:
+                self.display.wait(time.monotonic() - began, self._starting(attempt))
+            else:
+                self.display.go_on()
             if attempt.poll() is not None or expired():
                 raise _broken(f"it ended or hung at step {reached}", attempt)
             await asyncio.sleep(POLL_S)
+
+    def _starting(self, attempt: DemoAttempt) -> str:
+        machine = self._machines.get(attempt.number)
+        if machine is None:
+            return "the agents claim the job"
+        if not machine.folded.attempt.world_size:
+            return "4 ranks import torch and attach"
+        return "the first step: the model is restored and warms up"
 
     async def _notify(self, attempt: DemoAttempt, *, in_s: float) -> None:
         code = await asyncio.to_thread(attempt.notify, in_s=in_s, node=1)
