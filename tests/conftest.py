@@ -36,7 +36,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
-<<<<<<< HEAD
 class Progress:
     """Says what fails when it fails, and every half minute how far the tests are."""
 
@@ -57,31 +56,13 @@ class Progress:
         self._told_s = time.monotonic()
         self._terminal.ensure_newline()
         self._terminal.write_line(f"{time.strftime('%H:%M:%S')} {line}")
-=======
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """The end of a failure is printed as it comes, not only when the last test is over."""
-    if report.failed and _terminal:
-        _terminal[0].write(f"\nFAILED {report.nodeid} ({report.when})\n", red=True)
-        _terminal[0].write("\n".join(report.longreprtext.splitlines()[-FAILURE_LINES:]) + "\n")
-
-
-FAILURE_LINES = 12
-_terminal: list[pytest.TerminalReporter] = []
->>>>>>> af0d662 (make demo, make test: what is installed, what is waited for, and failures as they come)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-<<<<<<< HEAD
     """Not on the workers of xdist: they have no terminal."""
     if config.pluginmanager.hasplugin("terminalreporter") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config), "drainfsm-progress")
-=======
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and not hasattr(config, "workerinput"):
-        _terminal.append(reporter)
->>>>>>> af0d662 (make demo, make test: what is installed, what is waited for, and failures as they come)
 
 
 @pytest.fixture(scope="session")
