@@ -269,9 +269,10 @@ class SlurmAdapter:
 
     async def left(self, departure: Departure) -> str:
         """Node 0 speaks for the job."""
-        if not departure.requeue or self._context.node_rank > 0:
+        if self._context.node_rank > 0 or not (departure.requeue or departure.held):
             return ""
-        return await self._leaving.left(timeout_s=departure.timeout_ms / 1_000)
+        timeout_s = departure.timeout_ms / 1_000
+        return await self._leaving.left(timeout_s=timeout_s, held=departure.held)
 
     async def stay(self) -> None:
         """After everything: where only a run that is killed is requeued, wait to be killed."""

@@ -131,6 +131,10 @@ class Scontrol:
         """Once: it may have been obeyed although it failed. The job's record tells."""
         await self._run("requeue", own_id, timeout_s=timeout_s, tries=1)
 
+    async def hold(self, own_id: str, *, timeout_s: float) -> None:
+        """Requeue it, and start it no sooner than somebody releases it. Once, as ``requeue``."""
+        await self._run("requeuehold", own_id, timeout_s=timeout_s, tries=1)
+
     async def _run(self, *arguments: str, timeout_s: float, tries: int = TRIES) -> str:
         now_s = asyncio.get_running_loop().time
         give_up_s = now_s() + timeout_s

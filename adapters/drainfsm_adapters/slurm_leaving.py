@@ -13,6 +13,8 @@ import os
 import re
 import signal
 
+import msgspec
+
 from drainfsm.adapter import AdapterContext
 from drainfsm_adapters.slurm_commands import (
     Scontrol,
@@ -40,6 +42,20 @@ TRIES_MIN = 3
 
 NOT_SENT = re.compile("unable to contact|connect failure|connection refused|munge", re.IGNORECASE)
 """What sbatch says where no slurmctld has heard it."""
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of an order."""
+
+    done: str = ""
+    """In words; empty: it is not known to be done."""
+
+    job: SlurmJob | None
+    """The record, as last read."""
+
+    problem: str = ""
+    refused: bool = False
+    """slurmctld has said no, and will say it again."""
 
 
 class _Time:
@@ -72,56 +88,70 @@ class Leaving:
         self._scontrol = scontrol
         self._stays = False
 
-    async def left(self, *, timeout_s: float) -> str:
-        """See that the run comes back. Returns what was done.
+    async def left(self, *, timeout_s: float, held: str = "") -> str:
+        """See that the run comes back; ``held``: not before somebody has looked at it, for that
+        reason. Returns what was done.
 
         Raises:
             SlurmFailedError: it will not come back by itself, or nobody knows; says why.
         """
-        time = _Time(timeout_s * SAYING)
+        time, own_id = _Time(timeout_s * SAYING), self._run.own_id
+        again = bool(self._options.resubmit) and not held
         if self._options.requeue == "none":
-            if not self._options.resubmit:
+            if not again:
                 return "not requeued: [adapters.slurm] requeue = none"
             return await self._resubmit(time)
-        pause_s, job = PAUSE_S, await self._record(time)
-        while True:
-            if job is not None and (done := self._settled(job)):
-                return done
-            problem, is_no = await self._requeue(job, time)
-            if not problem:
-                return f"job {self._run.own_id} is requeued"
-            if is_no or time.left_s <= pause_s:
-                break
-            await asyncio.sleep(pause_s)
-            pause_s = min(PAUSE_S_MAX, 2 * pause_s)
-            job = await self._record(time)
-            if job is not None and job.restarts > self._run.restarts:
-                return f"job {self._run.own_id} is requeued"
-        job = await self._record(time) or job  # it may have been obeyed all the same
+        asked = await self._insist(time, held=held)
+        if asked.done:
+            return asked.done
+        job = await self._record(time) or asked.job  # it may have been obeyed all the same
         if job is not None and job.restarts > self._run.restarts:
-            return f"job {self._run.own_id} is requeued"
-        if job is not None and self._killing_requeues(job):
-            return f"{self._stay()}, for {problem}"
-        if not is_no:
+            return self._done(held)
+        if job is not None and not held and self._killing_requeues(job):
+            return f"{self._stay()}, for {asked.problem}"
+        if not asked.refused:
             raise SlurmFailedError(
-                f"nobody knows whether the job comes back: {problem}; look with "
-                f"`scontrol show job {self._run.own_id}` before you submit it again"
+                f"nobody knows whether the job comes back: {asked.problem}; look with "
+                f"`scontrol show job {own_id}` before you submit it again"
             )
-        if not self._options.resubmit:
+        if not again:
             raise SlurmFailedError(
-                f"the job will not come back by itself: {problem}; submit it again, or set "
+                f"the job will not come back by itself: {asked.problem}; submit it again, or set "
                 "[adapters.slurm] resubmit"
             )
         return await self._resubmit(time)
 
-    def _settled(self, job: SlurmJob) -> str:
+    async def _insist(self, time: _Time, *, held: str) -> _Asked:
+        """Order it until slurmctld has answered, or there is no time."""
+        pause_s, job = PAUSE_S, await self._record(time)
+        while True:
+            if job is not None and (done := self._settled(job, held=held)):
+                return _Asked(done=done, job=job)
+            problem, refused = await self._order(job, time, held=held)
+            if not problem:
+                return _Asked(done=self._done(held), job=job)
+            if refused or time.left_s <= pause_s:
+                return _Asked(job=job, problem=problem, refused=refused)
+            await asyncio.sleep(pause_s)
+            pause_s = min(PAUSE_S_MAX, 2 * pause_s)
+            job = await self._record(time)
+            if job is not None and job.restarts > self._run.restarts:
+                return _Asked(done=self._done(held), job=job)
+
+    def _done(self, held: str) -> str:
+        own_id = self._run.own_id
+        if held:
+            return f"job {own_id} is held ({held}); `scontrol release {own_id}` lets it go on"
+        return f"job {own_id} is requeued"
+
+    def _settled(self, job: SlurmJob, *, held: str) -> str:
         """What is to be said where nothing is left to be done; empty: the run is to be requeued."""
         if job.restarts > self._run.restarts:
             return f"Slurm has requeued the job already: restart {job.restarts}"
         cause = ending_cause(job, grace_end_unix_s=self.grace_end_unix_s)
         if job.ending and cause in OWN_ENDS:
             return f"the job {OWN_ENDS[cause]}: not requeued"
-        if self._options.requeue == "stay" and self._killing_requeues(job):
+        if not held and self._options.requeue == "stay" and self._killing_requeues(job):
             return self._stay()
         return ""
 
@@ -130,15 +160,15 @@ class Leaving:
             return await self._scontrol.job(self._run.job_id, timeout_s=self._try_s(time))
         return None
 
-    async def _requeue(self, job: SlurmJob | None, time: _Time) -> tuple[str, bool]:
+    async def _order(self, job: SlurmJob | None, time: _Time, *, held: str) -> tuple[str, bool]:
         """Why it failed, empty if it did not, and whether slurmctld has said no for good."""
         if job is not None and not job.requeue:
             return "requeue is off for this job", True
+        order = self._scontrol.hold if held else self._scontrol.requeue
         try:
-            await self._scontrol.requeue(self._run.own_id, timeout_s=self._try_s(time))
+            await order(self._run.own_id, timeout_s=self._try_s(time))
         except SlurmFailedError as error:
-            silent = isinstance(error, SlurmSilentError)
-            return str(error), not silent
+            return str(error), not isinstance(error, SlurmSilentError)
         return "", False
 
     def _try_s(self, time: _Time) -> float:

@@ -41,6 +41,7 @@ if [ "$1" = requeue ] && [ -s away ]; then
 fi
 for word; do [ "$before" = show ] && what=$word; before=$word; done
 [ "$1" = requeue ] && what=requeue
+[ "$1" = requeuehold ] && what=requeuehold
 [ "$1" = update ] && what=update
 cat "answers/$what" 2>/dev/null || { echo "$what refused" >&2; exit 1; }
 """
@@ -303,6 +304,22 @@ def test_a_requeue_that_was_obeyed_late_is_no_reason_to_submit(
 
     assert asyncio.run(story()) == "job 1 is requeued"
     assert not (tmp_path / "submitted").exists()
+
+
+def test_a_job_that_gets_no_further_is_held(program: Program) -> None:
+    program.answer("job", "running.txt")
+    program.answer("requeuehold")
+    held = Departure(requeue=False, held="3 attempts left on step 7", timeout_ms=20_000)
+    told = asyncio.run(made(program, resubmit="echo 17").left(held))
+    assert told == ("job 1 is held (3 attempts left on step 7); `scontrol release 1` lets it go on")
+    assert program.calls[-1] == "requeuehold 1"
+
+
+def test_a_job_that_cannot_be_held_is_not_submitted_again_either(program: Program) -> None:
+    program.answer("job", "running.txt", Requeue="0")
+    held = Departure(requeue=False, held="no progress", timeout_ms=20_000)
+    with pytest.raises(SlurmFailedError, match="will not come back by itself"):
+        asyncio.run(made(program, resubmit="echo 17").left(held))
 
 
 def test_a_refusal_is_no_reason_to_ask_again(program: Program) -> None:

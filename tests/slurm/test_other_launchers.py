@@ -88,3 +88,26 @@ def test_under_submitit_the_first_run_reports_nothing(cluster: Cluster, tmp_path
         assert told.result().splitlines()[-1] == "0"
     assert [len(seen.find(e.ManifestPublished, 1)), seen.steps(0, 2)[-1]] == [1, 399]
     assert seen.steps(0, 2)[0] == seen.steps(0, 1)[-1] + 1
+
+
+HOLD = """
+import asyncio
+from drainfsm.adapter import Departure
+from drainfsm.testing import context_for
+from drainfsm_adapters.slurm import adapter
+
+held = Departure(requeue=False, held="no progress", timeout_ms=30_000)
+print(asyncio.run(adapter(context_for()).left(held)), flush=True)
+"""
+
+
+def test_a_job_that_gets_no_further_waits_for_somebody(cluster: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "hold.sh"
+    script.write_text(f"#!/bin/bash\nexec {sys.executable} -c '{HOLD}'\n")
+    job_id = cluster.run("sbatch", "--parsable", "-o", str(tmp_path / "said"), str(script)).strip()
+    cluster.wait(
+        lambda: cluster.field(job_id, "Reason") == "job_requeued_in_held_state" or None,
+        what="a job that is held",
+    )
+    assert f"job {job_id} is held (no progress)" in (tmp_path / "said").read_text()
+    cluster.run("scancel", job_id)
