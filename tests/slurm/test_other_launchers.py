@@ -91,11 +91,12 @@ def test_under_submitit_the_first_run_reports_nothing(cluster: Cluster, tmp_path
 
 
 HOLD = """
-import asyncio
+import asyncio, signal
 from drainfsm.adapter import Departure
 from drainfsm.testing import context_for
 from drainfsm_adapters.slurm import adapter
 
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as the agent does by then
 held = Departure(requeue=False, held="no progress", timeout_ms=30_000)
 print(asyncio.run(adapter(context_for()).left(held)), flush=True)
 """
