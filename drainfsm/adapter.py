@@ -164,6 +164,32 @@ class Staying(Protocol):
         """Called after everything else; returns when the process may end."""
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the job stands, after a decision that is on record."""
+
+    epoch: int
+    phase: str
+    """Of the drain; ``idle`` without one."""
+
+    deadline_unix_ms: int | None = None
+    """Of the drain; None: there is none."""
+
+    committed_step: int | None = None
+    """Newest step that a restart would resume after; None: none is committed."""
+
+    committed_unix_ms: int | None = None
+    """When this attempt committed it; None: an earlier attempt did."""
+
+
+@runtime_checkable
+class Showing(Protocol):
+    """What an adapter may be besides, where the platform's own tools show how the job stands."""
+
+    def show(self, standing: Standing) -> None:
+        """Called on node 0 after every decision. Returns at once: what it shows it shows later, and
+        whatever comes between may be left out."""
+
+
 Adapter: TypeAlias = NoticeSource | Cordon | Requeuer
 AdapterFactory = Callable[[AdapterContext], Adapter]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from drainfsm.adapter import AdapterContext, NoticeSink
+from drainfsm.adapter import AdapterContext, NoticeSink, Standing
 from drainfsm.core.notice import Cause, Notice
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.kubernetes_client import (
@@ -33,6 +33,7 @@ from drainfsm_adapters.kubernetes_evidence import (
 )
 from drainfsm_adapters.kubernetes_objects import NodeView, PodView, dig, node_of, pod_of
 from drainfsm_adapters.kubernetes_options import SOURCE, kubernetes_options, place_of
+from drainfsm_adapters.kubernetes_showing import Board
 from drainfsm_adapters.kubernetes_watch import Target, Watch
 from drainfsm_adapters.ledger import Ledger, Reading
 from drainfsm_adapters.metadata import NoAnswerError
@@ -82,6 +83,8 @@ class KubernetesAdapter:
         self._claim_unix_ms: int | None = None
         self._ledger: _Ledgers | None = None
         self._node_name: asyncio.Future[str] | None = None
+        self._own_pod: asyncio.Future[PodView] | None = None
+        self._board = Board()
 
     # --- notices --------------------------------------------------------------------------------
 
@@ -92,10 +95,14 @@ class KubernetesAdapter:
             await asyncio.Event().wait()
             return
         self._ledger = _Ledgers(self._api, sink)
-        self._node_name = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._node_name, self._own_pod = loop.create_future(), loop.create_future()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch_pod(self._api, sink))
+                if self._options.annotate:
+                    place = self._place
+                    group.create_task(self._board.follow(self._api, self._own_pod, place.namespace))
                 if self._options.nodes:
                     group.create_task(self._watch_node(self._api, sink))
                     group.create_task(self._follow_claim(self._api, sink))
@@ -127,6 +134,8 @@ class KubernetesAdapter:
             self._lose_pod(None)
             return
         self._pod = pod
+        if self._own_pod is not None and not self._own_pod.done():
+            self._own_pod.set_result(pod)
         if self._node_name is not None and not self._node_name.done():
             name = self._place.node or pod.node
             if name:
@@ -258,6 +267,12 @@ class KubernetesAdapter:
     def _cause_of_signal(self) -> Cause:
         shuts_down = self._node is not None and self._node.shuts_down
         return Cause.NODE_SHUTDOWN if shuts_down else Cause.UNKNOWN
+
+    # --- how the job stands -----------------------------------------------------------------------
+
+    def show(self, standing: Standing) -> None:
+        """On the pod of node 0."""
+        self._board.put(standing)
 
     # --- cordon -----------------------------------------------------------------------------
 

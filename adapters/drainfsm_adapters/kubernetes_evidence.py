@@ -234,7 +234,7 @@ class NodeReader:
         )
         if stated is not None and stated - now < FAR_MS:
             observed = msgspec.structs.replace(
-                observed, stated_unix_ms=stated, derived_unix_ms=None
+                observed, stated_unix_ms=stated, derived_unix_ms=None, assumed=False
             )
         yield msgspec.structs.replace(
             observed, detail=f"{condition.reason}: {condition.message}"[:300]
@@ -253,6 +253,7 @@ class NodeReader:
             cause=rule.cause,
             notice_class=rule.notice_class,
             derived_unix_ms=None if lead_ms is None else now + lead_ms,
+            assumed=True,
             detail=key,
         )
 

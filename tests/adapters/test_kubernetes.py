@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from drainfsm.adapter import AdapterContext
+from drainfsm.adapter import AdapterContext, Standing
 from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm.testing.adapter_contract import context_for
@@ -212,6 +212,73 @@ def test_a_cordon_that_collides_with_another_writer_is_made_again(
     node = plain(NODE)
     assert node is not None
     assert node["metadata"]["labels"] == {"other": "1"}
+
+
+# --- how the job stands -------------------------------------------------------------------------
+
+RUNS = Standing(epoch=3, phase="idle", committed_step=238, committed_unix_ms=1_796_000_000_900)
+DRAINS = msgspec.structs.replace(RUNS, phase="noticed", deadline_unix_ms=1_796_000_060_000)
+
+
+def shown(here: Level) -> dict[str, str]:
+    pod = server_of(here).objects.get(POD)
+    assert pod is not None
+    found: dict[str, str] = pod["metadata"].get("annotations", {})
+    return {name.removeprefix("drainfsm.io/"): value for name, value in found.items()}
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not happened():
+            await asyncio.sleep(0.02)
+
+
+def test_the_pod_shows_how_the_job_stands(here: Level) -> None:
+    async def act(adapter: KubernetesAdapter) -> None:
+        adapter.show(DRAINS)
+        await until(lambda: bool(server_of(here).objects.every("events")))
+        assert shown(here) == {
+            "state": "noticed",
+            "attempt": "3",
+            "deadline": "2026-11-30T00:54:20Z",
+            "committed-step": "238",
+            "committed-at": "2026-11-30T00:53:20Z",
+        }
+        adapter.show(RUNS)
+        await until(lambda: shown(here).get("state") == "idle")
+        assert "deadline" not in shown(here)
+
+    while_watching(here, act)
+    (event,) = server_of(here).objects.every("events")
+    assert (event["reason"], event["type"]) == ("Draining", "Warning")
+    assert event["message"] == (
+        "a drain has begun; step 238 is committed; deadline 2026-11-30T00:54:20Z"
+    )
+    assert "Draining" in here.kubectl_now("get", "events", "-o", "json")
+
+
+def test_what_a_pod_may_not_show_is_logged_once(
+    here: Level, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def act(adapter: KubernetesAdapter) -> None:
+        for deadline_unix_ms in (1, 2, 3):
+            adapter.show(msgspec.structs.replace(DRAINS, deadline_unix_ms=deadline_unix_ms))
+            await until(lambda: adapter._board._failed != "")
+            await asyncio.sleep(0.1)
+
+    server_of(here).forbidden.add(("patch", "pods"))
+    while_watching(here, act)
+    (record,) = [r for r in caplog.records if r.name == "drainfsm.adapters.kubernetes"]
+    assert 'cannot patch resource "pods"' in record.getMessage()
+
+
+def test_nothing_is_shown_where_nothing_is_wanted(here: Level) -> None:
+    async def act(adapter: KubernetesAdapter) -> None:
+        adapter.show(DRAINS)
+        await asyncio.sleep(0.3)
+
+    while_watching(here, act, annotate="false")
+    assert shown(here) == {}
 
 
 # --- configuration ------------------------------------------------------------------------------

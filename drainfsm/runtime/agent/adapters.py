@@ -15,11 +15,14 @@ from drainfsm.adapter import (
     Notice,
     NoticeSource,
     Requeuer,
+    Showing,
+    Standing,
     Staying,
     load_adapter,
     options_name,
 )
 from drainfsm.core.backoff import backoff_s
+from drainfsm.core.state import State
 from drainfsm.core.words import CordonOutcome
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.agent.former_adapters import of_today
@@ -122,6 +125,7 @@ class RunningAdapters:
         self._epoch = 0
         """Not claimed yet: a claim would come too early for whatever is found wrong here."""
 
+        self._shown = Standing(epoch=0, phase="idle")
         self._config = config
         self._clock = clock
         self._warn = warn
@@ -212,6 +216,29 @@ class RunningAdapters:
                     self._warn(f"{name}: {notice.native_id} says no more than what is known")
                 return meaning
         return notice
+
+    def show(self, state: State) -> None:
+        """After a decision, on node 0."""
+        committed, drain = state.attempt.committed, state.drain
+        step = None if committed is None else committed.step
+        if step != self._shown.committed_step:
+            first = self._shown.epoch == 0
+            at = None if first or step is None else self._clock.now_unix_ms()
+        else:
+            at = self._shown.committed_unix_ms
+        self._shown = Standing(
+            epoch=state.attempt.epoch,
+            phase=state.phase,
+            deadline_unix_ms=drain.deadline_unix_ms if drain and state.phase.active else None,
+            committed_step=step,
+            committed_unix_ms=at,
+        )
+        for name, adapter in self._adapters.items():
+            if isinstance(adapter, Showing):
+                try:
+                    adapter.show(self._shown)
+                except Exception as error:  # a decision is never held up by who shows it
+                    self._warn(f"{name}: {type(error).__name__}: {error}")
 
     async def stay(self) -> None:
         """The last of all: where the platform must end this process, wait for it."""

@@ -162,6 +162,7 @@ class Agent:
             self._tasks,
             machine,
             check=lambda: self._check().interpret,
+            show=lambda state: self._check().show(state),
             warn=self._warn,
         )
         return self._host.link

@@ -37,9 +37,11 @@ class Host:
         machine: HostMachine,
         *,
         interpret: Interpret,
+        show: Callable[[State], None],
         warn: Callable[[str], None],
     ) -> None:
         self._config = config
+        self._show = show
         self._attempt = attempt
         self._machine = machine
         self._warn = warn
@@ -59,11 +61,13 @@ class Host:
         machine: HostMachine,
         *,
         check: Callable[[], Interpret],
+        show: Callable[[State], None],
         warn: Callable[[str], None],
     ) -> Host:
         """Claims the job; then the broker comes up beside it, and nothing waits for it.
 
         ``check``: what else can be known to be wrong; returns who says what a bare signal means.
+        ``show``: shows how the job stands, after every decision.
         Of a start that comes to nothing the other nodes are told.
 
         Raises:
@@ -83,7 +87,7 @@ class Host:
                 await machine.turn_away(bound, error)
             raise
         attempt = await _with_evidence(attempt, machine)
-        host = cls(config, clock, attempt, machine, interpret=interpret, warn=warn)
+        host = cls(config, clock, attempt, machine, interpret=interpret, show=show, warn=warn)
         if bound is not None:
             await host._node_server.listen(bound)
         machine.write_run_info(epoch=attempt.epoch, nats_url="")
@@ -103,6 +107,7 @@ class Host:
         self._machine.recorded(state)
         if self._shipper is not None:
             self._shipper.poke()
+        self._show(state)
 
     async def _connect_log(self) -> None:
         url = await self._machine.log_url(self._attempt.journal)
