@@ -28,6 +28,7 @@ TOPICS = (
     "drain",
     "killed",
     "rest",
+    "idle",
     "startup",
 )
 

@@ -294,3 +294,19 @@ def until_taken(pid: int) -> None:
         if line.startswith(("SigPnd", "ShdPnd"))
     ):
         time.sleep(0.001)
+
+
+def test_orphans_are_looked_for_only_once_a_child_has_ended() -> None:
+    body = """
+from drainfsm.runtime.processes.proc import a_child_has_ended
+print(a_child_has_ended())
+if not os.fork():
+    os._exit(3)
+while not a_child_has_ended():
+    await asyncio.sleep(0.01)
+print(a_child_has_ended(), os.wait()[1] >> 8, a_child_has_ended())
+await job.kill()
+"""
+    running = agent(body, "sleep", "1000")
+    output, _ = running.communicate(timeout=60)
+    assert output.split() == ["False", "True", "3", "False"]

@@ -16,7 +16,14 @@ from drainfsm.errors import ConfigError
 from drainfsm.runtime.processes import launch
 from drainfsm.runtime.processes.exit_codes import shell_code
 from drainfsm.runtime.processes.launchers import is_launcher
-from drainfsm.runtime.processes.proc import Process, catches, job_processes, name_of, reap
+from drainfsm.runtime.processes.proc import (
+    Process,
+    a_child_has_ended,
+    catches,
+    job_processes,
+    name_of,
+    reap,
+)
 from drainfsm.runtime.wire.environment import SIGNALS_VARIABLE
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -153,8 +160,10 @@ class Job:
         return [f"{name_of(one.pid)} (pid {one.pid})" for one in self._found()]
 
     def reap(self) -> None:
-        """Orphans that ended by themselves."""
-        self._left()
+        """Orphans that ended by themselves. Mostly there are none, and then nothing is looked for
+        among all processes of the machine."""
+        if a_child_has_ended():
+            self._left()
 
     def _left(self) -> list[int]:
         """Processes that live, parents before their children."""

@@ -25,7 +25,8 @@ class Process(NamedTuple):
 def process(pid: int) -> Process | None:
     """None: there is no such process (any more)."""
     try:
-        fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        with open(f"{PROC}/{pid}/stat", "rb") as file:  # there are thousands of them
+            fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None  # PermissionError: of another user, under ``hidepid``
     return Process(
@@ -87,3 +88,10 @@ def reap(found: list[Process], *, but: int) -> None:
         if one.state == "Z" and one.parent == os.getpid() and one.pid != but:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(one.pid, os.WNOHANG)
+
+
+def a_child_has_ended() -> bool:
+    """Some child of this process, adopted ones included, waits to be waited for. It is left so."""
+    with contextlib.suppress(ChildProcessError):  # there is no child at all
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return False
