@@ -148,7 +148,7 @@ FAULTS = (
     Fault("only the first row of the table counts", FOLD, "    for dest, guard, handler in rows:\n", "    for dest, guard, handler in ():\n"),
     Fault("a new drain inherits the cordon of the last", HANDLERS, "            step_ms=event.step_ms,\n        )\n    return", "            step_ms=event.step_ms,\n            cordon=drain and drain.cordon,\n        )\n    return"),
     Fault("a new drain inherits the deadline of the last", HANDLERS, "            deadline_unix_ms=deadline,\n            clock_skew_ms", "            deadline_unix_ms=drain.deadline_unix_ms if drain else deadline,\n            clock_skew_ms"),
-    Fault("samples are not remembered", HANDLERS, "samples = (*attempt.samples[-(SAMPLES_MAX - 1) :], event.sample)", "samples = attempt.samples"),
+    Fault("samples are not remembered", HANDLERS, "return (*attempt.samples[-(SAMPLES_MAX - 1) :], sample)", "return attempt.samples"),
     # Effects
     Fault("ranks are held though the save was skipped", EFFECTS, "case e.NodeCordoned() if state.phase is Phase.NOTICED:", "case e.NodeCordoned():"),
     Fault("nobody leaves after a skip", EFFECTS, "case e.SaveSkipped():\n            return _leave(", "case e.SaveSkipped() if False:\n            return _leave("),

@@ -30,7 +30,7 @@ from drainfsm.runtime.coordinator.decision_loop import Decided, DecisionLoop
 from drainfsm.runtime.coordinator.narration import narrate
 from drainfsm.runtime.coordinator.node_reports import NodeReports
 from drainfsm.runtime.coordinator.nodes import Nodes, Send
-from drainfsm.runtime.coordinator.progress import Progress
+from drainfsm.runtime.coordinator.progress import AttemptProgress
 from drainfsm.runtime.coordinator.saves import Saves
 from drainfsm.runtime.coordinator.starts import Starts
 from drainfsm.runtime.coordinator.watchdogs import (
@@ -93,8 +93,7 @@ class Coordinator:
             end=self._end,
             tasks=self._tasks,
         )
-
-        self._progress = Progress(
+        self._progress = AttemptProgress(
             attempt.publisher, attempt.restore, attempts_max=config.attempts_max
         )
         self._starts = Starts(

@@ -11,7 +11,7 @@ from drainfsm.runtime.coordinator.publisher import Publisher
 from drainfsm.runtime.threads import in_thread
 
 
-class Progress:
+class AttemptProgress:
     """Knows the attempts before this one by their requeue records."""
 
     def __init__(
