@@ -34,6 +34,9 @@ GPU_MAINTENANCE_S = 3_600.0
 GPU_FAMILIES = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-")
 """Machine types that have GPUs. An N1 may have some attached, which its type does not tell."""
 
+ANSWER_MS = 500
+"""An answer that was held back until the change may be so late, on a busy machine."""
+
 PENDING_STOP = "PENDING_STOP"
 NO_NOTICE = "no notifications have been received"
 ADVISORY_UNKNOWN_S = 600.0
@@ -210,7 +213,7 @@ class _Gcp:
             cause=Cause.SPOT_INTERRUPTION,
             notice_class=NoticeClass.HARD,
             derived_unix_ms=self._deadline(key, lead_s),
-            skew_ms=0 if key.changed_unix_ms is not None else round(lead_s * 1_000),
+            skew_ms=ANSWER_MS if key.changed_unix_ms is not None else round(lead_s * 1_000),
             assumed=key.changed_unix_ms is None,
             detail=f"preempted; {since}",
         )
