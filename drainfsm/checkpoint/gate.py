@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from drainfsm.checkpoint.port import RankPort
+from drainfsm.core.events import CheckpointRestored
 from drainfsm.core.manifest import Manifest
 from drainfsm.core.orders import RestoreTarget, target_of
 from drainfsm.core.requeue import RefusedGeneration
@@ -126,17 +127,18 @@ def restore_newest_whole(
                 raise
             refused.append(RefusedGeneration(generation_id=generation, reason=str(error)))
             generation = agree(partial(earlier, port, store, refused))
-    port.report_restored(
+    restored = CheckpointRestored(
         generation_id=target.generation_id,
         manifest_digest=target.manifest_digest,
         step=target.step,
         restore_ms=round((time.monotonic() - began) * 1_000),
         verification=port.settings.verify,
-        refused=refused,
+        refused=tuple(refused),
         saved_world_size=target.world_size,
         saved_layout=target.layout,
-        not_restored=not_restored,
+        not_restored=tuple(not_restored),
     )
+    port.report_restored(restored)
     return target
 
 

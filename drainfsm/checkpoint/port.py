@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from drainfsm.core.events import MemoryShortage
+from drainfsm.core.events import CheckpointRestored, MemoryShortage
 from drainfsm.core.manifest import Entry
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
-from drainfsm.core.requeue import RefusedGeneration
-from drainfsm.core.words import Verification
 
 
 class RankPort(Protocol):
@@ -74,19 +72,7 @@ class RankPort(Protocol):
     def begin_after(self, step: int) -> None:
         """The rank is about to restore that step, and not the one of ``restore_target``."""
 
-    def report_restored(
-        self,
-        *,
-        generation_id: str,
-        manifest_digest: str,
-        step: int,
-        restore_ms: int,
-        verification: Verification,
-        refused: Sequence[RefusedGeneration] = (),
-        saved_world_size: int = 0,
-        saved_layout: dict[str, int] | None = None,
-        not_restored: Sequence[str] = (),
-    ) -> None: ...
+    def report_restored(self, restored: CheckpointRestored) -> None: ...
 
     def report_restore_refused(
         self, *, generation_id: str, step: int, error: str, reason: str

@@ -218,17 +218,6 @@ def report_checkpoint(draft: Draft, given: i.ReportCheckpoint) -> None:
     )
 
 
-def report_checkpoint_failed(draft: Draft, given: i.ReportCheckpointFailed) -> None:
-    draft.add(
-        e.CheckpointFailed(
-            generation_id=given.generation_id,
-            step=given.step,
-            reason=given.reason,
-            memory=given.memory,
-        )
-    )
-
-
 def _committed(state: State, generation: str) -> bool:
     committed = state.attempt.committed
     return committed is not None and committed.generation_id == generation

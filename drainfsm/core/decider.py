@@ -9,7 +9,7 @@ Every event that comes out is allowed by the lifecycle table: the draft folds it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias, get_args
 
 from msgspec import UNSET
 
@@ -21,6 +21,15 @@ from drainfsm.core.deadline import budget_of
 from drainfsm.core.draft import Draft, reject
 from drainfsm.core.events import Event
 from drainfsm.core.state import Phase, State
+
+AsItIs: TypeAlias = (
+    e.CheckpointFailed
+    | e.CheckpointRestored
+    | e.RestoreRefused
+    | e.SourceUnknown
+    | e.SourceRecovered
+)
+"""Facts that travel from where they happen into the log as they are."""
 
 EX_TEMPFAIL = 75
 """Exit code of an attempt that drained and wants to come back (sysexits.h)."""
@@ -144,53 +153,15 @@ def _fenced(draft: Draft, given: i.ReportFenced) -> None:
         draft.add(e.AttemptLost(epoch=state.attempt.epoch, reason=reason))
 
 
-def _restored(draft: Draft, given: i.ReportRestored) -> None:
-    draft.add(
-        e.CheckpointRestored(
-            generation_id=given.generation_id,
-            manifest_digest=given.manifest_digest,
-            step=given.step,
-            restore_ms=given.restore_ms,
-            verification=given.verification,
-            refused=given.refused,
-            saved_world_size=given.saved_world_size,
-            saved_layout=given.saved_layout,
-            not_restored=given.not_restored,
-        )
-    )
+def _as_it_is(draft: Draft, fact: AsItIs) -> None:
+    """It happened, and nothing is to be decided about it."""
+    draft.add(fact)
 
 
-def _restore_refused(draft: Draft, given: i.ReportRestoreRefused) -> None:
-    draft.add(
-        e.RestoreRefused(
-            generation_id=given.generation_id,
-            step=given.step,
-            error=given.error,
-            reason=given.reason,
-            rank=given.rank,
-            node=given.node,
-        )
-    )
-
-
-def _healthy_step(draft: Draft, given: i.ReportHealthyStep) -> None:
+def _healthy_step(draft: Draft, fact: e.HealthyStepReached) -> None:
     state = draft.state
     if state.attempt.healthy_step is None and not state.phase.over:
-        draft.add(e.HealthyStepReached(step=given.step))
-
-
-def _source(draft: Draft, given: i.ReportSource) -> None:
-    if given.since_unix_ms is None:
-        draft.add(e.SourceRecovered(source=given.source, node=given.node))
-        return
-    draft.add(
-        e.SourceUnknown(
-            source=given.source,
-            node=given.node,
-            since_unix_ms=given.since_unix_ms,
-            detail=given.detail,
-        )
-    )
+        draft.add(fact)
 
 
 def _tick(draft: Draft, given: i.Tick) -> None:
@@ -207,7 +178,7 @@ def _tick(draft: Draft, given: i.Tick) -> None:
         exit_now(draft, exit_code=EX_TEMPFAIL, nodes=())
 
 
-INPUT_HANDLERS: dict[type[i.Input], Callable[[Draft, Any], None]] = {
+INPUT_HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     i.StartAttempt: _start_attempt,
     i.FormWorld: _form_world,
     i.ReceiveNotice: stopping.receive_notice,
@@ -221,14 +192,11 @@ INPUT_HANDLERS: dict[type[i.Input], Callable[[Draft, Any], None]] = {
     i.ReportPublished: saving.report_published,
     i.ReportSaveFailed: saving.report_save_failed,
     i.ReportCheckpoint: saving.report_checkpoint,
-    i.ReportCheckpointFailed: saving.report_checkpoint_failed,
     i.ReportRequeueRecorded: _requeue_recorded,
     i.ReportExited: _exited,
     i.ReportRanksLost: _ranks_lost,
     i.ReportFenced: _fenced,
-    i.ReportRestored: _restored,
-    i.ReportRestoreRefused: _restore_refused,
-    i.ReportHealthyStep: _healthy_step,
-    i.ReportSource: _source,
+    e.HealthyStepReached: _healthy_step,
     i.Tick: _tick,
 }
+INPUT_HANDLERS |= dict.fromkeys(get_args(AsItIs), _as_it_is)

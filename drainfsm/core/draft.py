@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drainfsm.core.events import Event
+from drainfsm.core.events import Event, Fact
 from drainfsm.core.fold import evolve
 from drainfsm.core.inputs import Input
 from drainfsm.core.state import Drain, State
@@ -33,5 +33,5 @@ class Draft:
         self.events.append(event)
 
 
-def reject(state: State, given: Input, reason: str) -> InputRejectedError:
+def reject(state: State, given: Input | Fact, reason: str) -> InputRejectedError:
     return InputRejectedError(type(given).__name__, phase=state.phase, reason=reason)

@@ -1,7 +1,8 @@
 """What the shell tells the core: notices, reports, and that time has passed.
 
-Reports of many ranks are gathered by the shell and handed over once complete; a repeated input
-adds nothing, an impossible one raises ``InputRejectedError``.
+Reports of many ranks are gathered by the shell and handed over once complete. Facts on which
+nothing is decided are handed over as the events that they are. A repeated input adds nothing, an
+impossible one raises ``InputRejectedError``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,20 @@ from typing import TypeAlias
 import msgspec
 
 from drainfsm.core.budget import Allowances, Sample
-from drainfsm.core.events import MemoryShortage, MissingRank, NodeExit
+from drainfsm.core.events import (
+    CheckpointFailed,
+    CheckpointRestored,
+    HealthyStepReached,
+    MemoryShortage,
+    MissingRank,
+    NodeExit,
+    RestoreRefused,
+    SourceRecovered,
+    SourceUnknown,
+)
 from drainfsm.core.notice import Notice
-from drainfsm.core.requeue import RefusedGeneration, RequeueRecord
-from drainfsm.core.words import Accumulation, CordonOutcome, Verification
+from drainfsm.core.requeue import RequeueRecord
+from drainfsm.core.words import Accumulation, CordonOutcome
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,52 +191,6 @@ class ReportCheckpoint(Input, frozen=True, kw_only=True):
     sample: Sample
 
 
-class ReportCheckpointFailed(Input, frozen=True, kw_only=True):
-    generation_id: str
-    step: int
-    reason: str
-    memory: MemoryShortage | None = None
-
-
-class ReportRestored(Input, frozen=True, kw_only=True):
-    generation_id: str
-    manifest_digest: str
-    step: int
-    restore_ms: int
-    verification: Verification
-    refused: tuple[RefusedGeneration, ...] = ()
-    """What should have been restored in place of it, and was damaged; the recorded one first."""
-
-    saved_world_size: int = 0
-    """Ranks that saved it; 0: not said."""
-
-    saved_layout: dict[str, int] = {}
-    not_restored: tuple[str, ...] = ()
-    """Parts of the ranks that had to start anew, because there were others when it was saved."""
-
-
-class ReportRestoreRefused(Input, frozen=True, kw_only=True):
-    generation_id: str
-    step: int
-    error: str
-    reason: str
-    rank: int
-    node: int
-
-
-class ReportHealthyStep(Input, frozen=True, kw_only=True):
-    step: int
-
-
-class ReportSource(Input, frozen=True, kw_only=True):
-    """A notice source cannot tell (``since_unix_ms``), or can again (None)."""
-
-    source: str
-    node: int
-    since_unix_ms: int | None
-    detail: str = ""
-
-
 class Tick(Input, frozen=True, kw_only=True):
     """Time passed. ``missing``: ranks that have not yet done what they were asked last."""
 
@@ -250,10 +215,11 @@ AnyInput: TypeAlias = (
     | ReportRanksLost
     | ReportFenced
     | ReportCheckpoint
-    | ReportCheckpointFailed
-    | ReportRestored
-    | ReportRestoreRefused
-    | ReportHealthyStep
-    | ReportSource
+    | CheckpointFailed
+    | CheckpointRestored
+    | RestoreRefused
+    | HealthyStepReached
+    | SourceUnknown
+    | SourceRecovered
     | Tick
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.events import MissingRank
@@ -144,7 +145,7 @@ def _checkpoints(state: State) -> st.SearchStrategy[i.AnyInput]:
             samples,
         ),
         st.builds(
-            i.ReportCheckpointFailed,
+            e.CheckpointFailed,
             generation_id=st.just("p"),
             step=steps,
             reason=st.just("disk full"),
@@ -209,7 +210,7 @@ def inputs(
             world_size=st.sampled_from((state.attempt.world_size, 2, 4)),
             save_bytes=st.sampled_from((state.attempt.save_bytes, 10**6)),
         ),
-        st.builds(i.ReportHealthyStep, step=st.integers(0, 9)),
+        st.builds(e.HealthyStepReached, step=st.integers(0, 9)),
         st.just(i.Tick()),
     )
 

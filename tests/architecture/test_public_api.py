@@ -21,16 +21,15 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PUBLIC = {
     "drainfsm": "Checkpoint OwnCheckpoint Session __version__ attach errors",
     "drainfsm.machine": (
-        "AbortSave Accumulation Allowances AnyEffect AnyInput Attempt Cause CordonNodes "
-        "CordonOutcome Drain DrainMachine Effect "
-        "FormWorld HoldRanks LeaveRanks MemoryShortage MissingRank NodeExit NodePosition Notice "
-        "NoticeClass Phase PublishManifest ReceiveNotice Record RecordRequeue ReleaseTo "
-        "ReportCheckpoint "
-        "ReportCheckpointFailed ReportCordon ReportDurable ReportExited ReportFenced "
-        "ReportHealthyStep ReportPositions ReportPublished ReportQuiesced ReportRanksLost "
-        "ReportRequeueRecorded ReportRestoreRefused ReportRestored ReportSaveFailed ReportSource "
-        "ReportStaged ReportVerified RequeueRecord ResumeTraining Sample StartAttempt StartSave "
-        "State Tick Verification VerifyEntries WithdrawNotice"
+        "AbortSave Accumulation Allowances AnyEffect AnyInput Attempt Cause CheckpointFailed "
+        "CheckpointRestored CordonNodes CordonOutcome Drain DrainMachine Effect FormWorld "
+        "HealthyStepReached HoldRanks LeaveRanks MemoryShortage MissingRank NodeExit "
+        "NodePosition Notice NoticeClass Phase PublishManifest ReceiveNotice Record "
+        "RecordRequeue ReleaseTo ReportCheckpoint ReportCordon ReportDurable ReportExited "
+        "ReportFenced ReportPositions ReportPublished ReportQuiesced ReportRanksLost "
+        "ReportRequeueRecorded ReportSaveFailed ReportStaged ReportVerified RequeueRecord "
+        "RestoreRefused ResumeTraining Sample SourceRecovered SourceUnknown StartAttempt "
+        "StartSave State Tick Verification VerifyEntries WithdrawNotice"
     ),
     "drainfsm.adapter": (
         "Adapter AdapterContext AdapterFactory Cause Cordon Departure GROUP Interpreter Notice "

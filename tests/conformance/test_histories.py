@@ -162,7 +162,7 @@ def _inputs(scenario: Scenario, chance: random.Random) -> list[i.AnyInput]:
     reports += [scenario.published(), periodic, i.ReportExited(exit_code=0, nodes=())]
     lost = chance.random() < 0.5
     reports += [i.ReportRanksLost(missing=(), node_lost=lost, reason="died"), i.Tick()]
-    reports += [i.ReportFenced(by_epoch=2), i.ReportHealthyStep(step=1)]
+    reports += [i.ReportFenced(by_epoch=2), e.HealthyStepReached(step=1)]
     reports += [i.ReportSaveFailed(generation_id=scenario.generation_id, reason="disk full")]
     reports += [i.ReportRequeueRecorded(record=RECORD), i.FormWorld(world_size=4, save_bytes=7)]
     return reports

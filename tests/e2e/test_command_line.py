@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from drainfsm.core import inputs as i
+from drainfsm.core import events as e
 from drainfsm.core.codec import encode_lines
 from drainfsm.testing.scenario import Scenario
 
@@ -171,8 +171,9 @@ def test_a_reader_that_has_enough_ends_the_command_quietly(
 ) -> None:
     scenario = Scenario()
     for count in range(2_000):  # far more than a pipe holds
-        since = None if count % 2 else scenario.now_unix_ms
-        scenario.when(i.ReportSource(source="aws", node=0, since_unix_ms=since, detail="down"))
+        now = scenario.now_unix_ms
+        down = e.SourceUnknown(source="aws", node=0, since_unix_ms=now, detail="down")
+        scenario.when(e.SourceRecovered(source="aws", node=0) if count % 2 else down)
     (tmp_path / "long.jsonl").write_bytes(encode_lines(scenario.history))
     command = subprocess.Popen(
         [DRAINFSM, "replay", "--json", "--file", "long.jsonl"],

@@ -91,7 +91,7 @@ FAULTS = (
     Fault("years ahead are accepted", DEADLINE, "if ahead_ms > AHEAD_MAX_MS:", "if False:"),
     Fault("a SOFT notice of the past is accepted", DEADLINE, "or (notice.revocable and ahead_ms <= 0)", ""),
     Fault("the skew of a notice is not kept", HANDLERS, "clock_skew_ms=_larger(drain.clock_skew_ms, notice.clock_skew_ms)", "clock_skew_ms=drain.clock_skew_ms"),
-    Fault("the wait for ranks ignores the deadline", DEADLINE, "return min(budget.now_unix_ms + max(quiesce_ms, estimate), last_quiesce_unix_ms(budget))", "return budget.now_unix_ms + max(quiesce_ms, estimate)"),
+    Fault("the wait for ranks ignores the deadline", DEADLINE, "return min(budget.now_unix_ms + quiesce_ms, last_quiesce_unix_ms(budget))", "return budget.now_unix_ms + quiesce_ms"),
     Fault("a shrink does not shorten the wait", HANDLERS, "hold=_no_longer_than(latest, drain.hold)", "hold=drain.hold"),
     Fault("a scheduled drain never becomes due", DECIDER, "now >= draft.drain.act_at_unix_ms", "False"),
     Fault("a HARD notice does not wake a scheduled drain", STOP, "if draft.drain.has_hard_notice:", "if False:"),

@@ -266,7 +266,7 @@ def test_one_of_two_drains_is_shown_alone() -> None:
     scenario = Scenario()
     scenario.when(scenario.notice(in_ms=3_600_000, hard=False))
     scenario.when(i.WithdrawNotice(source="spot", native_id="n1", reason="uncordoned"))
-    scenario.when(i.ReportHealthyStep(step=3))
+    scenario.when(e.HealthyStepReached(step=3))
     scenario.when(scenario.notice(in_ms=60_000, native_id="n2"))
     replay = _replay(*scenario.history)
     assert replay.final.drains == ("job/1/1", "job/1/2")

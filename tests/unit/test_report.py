@@ -53,10 +53,12 @@ def _log(*scenarios: Scenario) -> tuple[AttemptLog, ...]:
 def _lost() -> Scenario:
     """Healthy at 1 s, a commit at 10 s, the last sign of life at 12 s; no notice."""
     scenario = Scenario()
-    scenario.wait(1_000).when(i.ReportHealthyStep(step=0))
+    scenario.wait(1_000).when(e.HealthyStepReached(step=0))
     scenario.wait(9_000).when(_committed(scenario, step=40))
     scenario.wait(2_000).when(
-        i.ReportSource(source="aws", node=1, since_unix_ms=scenario.now_unix_ms - 500)
+        e.SourceUnknown(
+            source="aws", node=1, since_unix_ms=scenario.now_unix_ms - 500, detail="no route"
+        )
     )
     return scenario
 
@@ -79,7 +81,7 @@ def _next(*, at_ms: int, lost_epoch: int | None = None, last_seen: int | None = 
 def test_a_loss_without_notice_is_told_with_its_age_its_delay_and_its_work() -> None:
     after = _next(at_ms=20_000, lost_epoch=1, last_seen=NOON_UNIX_MS + 13_000)
     after.wait(300).when(
-        i.ReportRestored(
+        e.CheckpointRestored(
             generation_id="g",
             manifest_digest="d",
             step=40,
@@ -87,7 +89,7 @@ def test_a_loss_without_notice_is_told_with_its_age_its_delay_and_its_work() -> 
             verification=Verification.SIZES,
         )
     )
-    after.wait(700).when(i.ReportHealthyStep(step=41))
+    after.wait(700).when(e.HealthyStepReached(step=41))
     made = report(_log(_lost(), after))
     first, second = made.jobs[0].attempts
     assert first.ending is Ending.LOST
@@ -111,8 +113,8 @@ def test_a_loss_without_notice_is_told_with_its_age_its_delay_and_its_work() -> 
     assert totals == made.jobs[0].totals
 
 
-def _refused(*, generation_id: str) -> i.ReportRestoreRefused:
-    return i.ReportRestoreRefused(
+def _refused(*, generation_id: str) -> e.RestoreRefused:
+    return e.RestoreRefused(
         generation_id=generation_id,
         step=40,
         error="ManifestMismatchError",
@@ -127,7 +129,7 @@ def test_a_refused_restore_and_one_that_fell_back_are_told_and_counted() -> None
     refused.when(_refused(generation_id="newest"))
     refused.when(i.ReportExited(exit_code=1, nodes=()))
     other.when(
-        i.ReportRestored(
+        e.CheckpointRestored(
             generation_id="older",
             manifest_digest="d",
             step=20,
@@ -170,9 +172,7 @@ def test_a_refused_restore_and_one_that_fell_back_are_told_and_counted() -> None
 def test_the_numbers_of_a_save_that_had_no_room_are_in_its_event_and_explained() -> None:
     memory = e.MemoryShortage(host="a", needed_bytes=101, free_bytes=100)
     scenario = Scenario()
-    scenario.when(
-        i.ReportCheckpointFailed(generation_id="g", step=3, reason="no room", memory=memory)
-    )
+    scenario.when(e.CheckpointFailed(generation_id="g", step=3, reason="no room", memory=memory))
     scenario.saving()
     generation_id = scenario.generation_id
     scenario.when(i.ReportSaveFailed(generation_id=generation_id, reason="no room", memory=memory))
@@ -195,7 +195,7 @@ def test_what_is_restored_during_a_drain_is_explained_in_its_place() -> None:
 
 def test_a_drain_that_saved_lost_nothing() -> None:
     scenario = Scenario()
-    scenario.wait(1_000).when(i.ReportHealthyStep(step=0))
+    scenario.wait(1_000).when(e.HealthyStepReached(step=0))
     scenario.wait(9_000).saving()
     scenario.given(scenario.staged(), scenario.durable(), scenario.verified(), scenario.published())
     scenario.wait(500).when(i.ReportExited(exit_code=75, nodes=()))
@@ -211,7 +211,7 @@ def test_a_drain_that_saved_lost_nothing() -> None:
 
 def test_a_drain_that_skipped_its_save_lost_what_came_after_the_last_commit() -> None:
     scenario = Scenario()
-    scenario.wait(1_000).when(i.ReportHealthyStep(step=0))
+    scenario.wait(1_000).when(e.HealthyStepReached(step=0))
     scenario.wait(4_000).when(_committed(scenario, step=40))
     scenario.given(
         scenario.wait(5_000).notice(in_ms=20_000), scenario.cordoned(), scenario.positions()
@@ -252,7 +252,7 @@ def test_a_loss_after_a_notice_that_was_taken_back_is_a_missed_notice() -> None:
         (i.ReportExited(exit_code=9, nodes=()), Ending.FAILED),
         (i.ReportFenced(by_epoch=2), Ending.SUPERSEDED),
         (i.ReportRanksLost(missing=(), node_lost=True, reason="gone"), Ending.LOST),
-        (i.ReportRestored(generation_id="g", manifest_digest="d", step=1, restore_ms=1,
+        (e.CheckpointRestored(generation_id="g", manifest_digest="d", step=1, restore_ms=1,
                           verification=Verification.SIZES), Ending.OPEN),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from drainfsm.core.budget import Sample
+from drainfsm.core.events import CheckpointRestored
 from drainfsm.core.notice import Cause
 from drainfsm.core.orders import CapacitySettings, CheckpointSettings
 from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
@@ -19,7 +20,6 @@ from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import requeue
 from drainfsm.runtime.coordinator.devices import accelerators
 from drainfsm.runtime.coordinator.requeue import requeue_record
-from drainfsm.runtime.wire.node_messages import NodeRestored
 
 OPERATE = Path(__file__).parents[2] / "docs" / "operate.md"
 OLD = Committed(generation_id="old", manifest_digest="sha256:old", step=7)
@@ -63,8 +63,8 @@ def running(**fields: Any) -> Attempt:
     return Attempt(job_id="job", epoch=2, **fields)
 
 
-def restored(generation: str = "old", **options: Any) -> NodeRestored:
-    return NodeRestored(
+def restored(generation: str = "old", **options: Any) -> CheckpointRestored:
+    return CheckpointRestored(
         generation_id=generation,
         manifest_digest="",
         step=7,
@@ -133,7 +133,7 @@ def test_devices_are_counted_where_nobody_said(monkeypatch: pytest.MonkeyPatch) 
 def test_world_size_and_layout_are_those_of_the_generation(
     attempt: Attempt,
     before: RequeueRecord | None,
-    loaded: NodeRestored | None,
+    loaded: CheckpointRestored | None,
     shape: tuple[int, dict[str, int]],
 ) -> None:
     given = config(checkpoint=CheckpointSettings(layout={"dp": 2}))

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from drainfsm.core.budget import Allowances
+from drainfsm.core.events import SourceUnknown
 from drainfsm.core.notice import Cause, Notice, NoticeClass, revision_of
 from drainfsm.runtime.agent.clock_offset import HEARD_MAX, Offset
 from drainfsm.runtime.agent.limits import Limits
@@ -119,7 +120,7 @@ def test_what_is_heard_before_the_coordinator_is_there_is_handed_on_in_order() -
         coordinator = Coordinator()
         notices.connect(coordinator, coordinator)
         kinds = [type(message) for message in coordinator.sent]
-        assert kinds == [n.NodeNotice, n.NodeSource, n.NodeWithdrawal]
+        assert kinds == [n.NodeNotice, SourceUnknown, n.NodeWithdrawal]
         assert coordinator.limits[-1] is not None
 
     in_loop(story)
@@ -203,7 +204,7 @@ def test_an_instant_is_corrected_only_where_clocks_differ_by_more_than_is_allowe
         notices.hear(notice(deadline_unix_ms=5))
         notices.check_clocks()
         notices.check_clocks()
-        sources = [one.detail for one in coordinator.sent if isinstance(one, n.NodeSource)]
+        sources = [one.detail for one in coordinator.sent if isinstance(one, SourceUnknown)]
         assert len(sources) == (abs(ahead_ms) > 500)
         return [
             one.notice.deadline_unix_ms for one in coordinator.sent if isinstance(one, n.NodeNotice)

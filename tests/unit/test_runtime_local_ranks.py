@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drainfsm.core.events import MemoryShortage, MissingRank
+from drainfsm.core.events import CheckpointRestored, HealthyStepReached, MemoryShortage, MissingRank
 from drainfsm.core.inputs import NodePosition
 from drainfsm.core.manifest import Entry
 from drainfsm.core.words import Verification
@@ -273,7 +273,7 @@ def test_the_first_step_and_the_restore_are_reported_with_the_last_rank(formed: 
     for rank, restore_ms in ((2, 30), (3, 20)):
         formed.say(
             rank,
-            m.Restored(
+            CheckpointRestored(
                 generation_id="g",
                 manifest_digest="d",
                 step=4,
@@ -281,8 +281,8 @@ def test_the_first_step_and_the_restore_are_reported_with_the_last_rank(formed: 
                 verification=Verification.SIZES,
             ),
         )
-        formed.say(rank, m.FirstStep(step=5))
+        formed.say(rank, HealthyStepReached(step=5))
     restored, first = formed.new_reports()
-    assert isinstance(restored, n.NodeRestored)
+    assert isinstance(restored, CheckpointRestored)
     assert restored.restore_ms == 30
-    assert first == n.NodeFirstStep(step=5)
+    assert first == HealthyStepReached(step=5)

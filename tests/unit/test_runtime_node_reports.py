@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.events import MissingRank, NodeExit
 from drainfsm.core.manifest import Entry
 from drainfsm.runtime.coordinator.node_reports import REFUSALS_MAX, NodeReports
 from drainfsm.runtime.coordinator.saves import Saves
 from drainfsm.runtime.wire import node_messages as n
-from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.testing.scenario import Scenario
 
 
@@ -84,25 +84,23 @@ def test_who_is_missing_is_told_as_well_as_it_is_known() -> None:
     assert reports.missing(Scenario().state) == ()
 
 
-def refused(rank: int, reason: str) -> n.NodeRestoreRefused:
-    said = m.RankRestoreRefused(
-        generation_id="g", step=4, error="ManifestMismatchError", reason=reason
+def refused(rank: int, reason: str, *, node: int = 0) -> e.RestoreRefused:
+    return e.RestoreRefused(
+        generation_id="g",
+        step=4,
+        error="ManifestMismatchError",
+        reason=reason,
+        rank=rank,
+        node=node,
     )
-    return n.NodeRestoreRefused(rank=rank, refused=said)
 
 
 def test_ranks_that_refuse_a_restore_together_are_heard_once_and_many_reasons_have_an_end() -> None:
     reports = NodeReports(node_count=2)
-    assert reports.restore_refused(1, refused(3, "a flipped bit")) == i.ReportRestoreRefused(
-        generation_id="g",
-        step=4,
-        error="ManifestMismatchError",
-        reason="a flipped bit",
-        rank=3,
-        node=1,
-    )
-    assert reports.restore_refused(0, refused(0, "a flipped bit")) is None
-    heard = [reports.restore_refused(0, refused(0, f"file {index}")) for index in range(20)]
+    first = refused(3, "a flipped bit", node=1)
+    assert reports.restore_refused(first) is first
+    assert reports.restore_refused(refused(0, "a flipped bit")) is None
+    heard = [reports.restore_refused(refused(0, f"file {index}")) for index in range(20)]
     assert sum(one is not None for one in heard) == REFUSALS_MAX - 1
 
 

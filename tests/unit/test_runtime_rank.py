@@ -14,6 +14,7 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
+from drainfsm.core.events import HealthyStepReached
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.errors import AgentUnreachableError, ConfigError
 from drainfsm.runtime.rank.attach import attach_session
@@ -21,7 +22,7 @@ from drainfsm.runtime.rank.session import RankSession
 from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.frames import Codec, encode_frame, receive
 
-T = TypeVar("T", bound=m.Message)
+T = TypeVar("T", bound=m.Message | HealthyStepReached)
 JOIN_S = 60.0
 
 WELCOME = m.Attached(
@@ -85,7 +86,7 @@ def until_left(session: RankSession, done: list[int]) -> Callable[[], None]:
 
 def test_without_a_drain_no_step_is_the_last(agent: FakeAgent) -> None:
     assert not any(agent.session.step_done(step) for step in range(1_000))
-    assert agent.hear(m.FirstStep).step == 0
+    assert agent.hear(HealthyStepReached).step == 0
     assert not agent.session.draining
 
 
@@ -100,7 +101,7 @@ def test_a_rank_runs_to_the_stop_step_saves_there_and_leaves(agent: FakeAgent) -
 
     session.on_save(save)
     with training(until_left(session, done)):
-        agent.hear(m.FirstStep)
+        agent.hear(HealthyStepReached)
         agent.order(m.Hold())
         held_at = agent.hear(m.Position).step
         stop_step = held_at + 5
@@ -186,7 +187,7 @@ def test_no_rank_runs_more_than_one_step_beyond_what_was_reported(agent: FakeAge
 def test_a_drain_that_is_called_off_lets_the_rank_run_on(agent: FakeAgent) -> None:
     session, done = agent.session, list[int]()
     with training(until_left(session, done)):
-        agent.hear(m.FirstStep)
+        agent.hear(HealthyStepReached)
         agent.order(m.Hold())
         held_at = agent.hear(m.Position).step
         agent.order(m.Resume())
@@ -200,7 +201,7 @@ def test_a_drain_that_is_called_off_lets_the_rank_run_on(agent: FakeAgent) -> No
 def test_ranks_that_leave_at_a_common_step_run_up_to_it(agent: FakeAgent) -> None:
     session, done = agent.session, list[int]()
     with training(until_left(session, done)):
-        agent.hear(m.FirstStep)
+        agent.hear(HealthyStepReached)
         agent.order(m.Hold())
         held_at = agent.hear(m.Position).step
         agent.order(m.Leave(at_step=held_at + 3))
@@ -217,7 +218,7 @@ def test_a_save_that_raises_is_reported_and_the_rank_stays_until_it_may_leave(
 
     session.on_save(fail)
     with training(until_left(session, done)):
-        agent.hear(m.FirstStep)
+        agent.hear(HealthyStepReached)
         agent.order(m.Hold())
         stop_step = agent.hear(m.Position).step + 1
         agent.order(m.Release(stop_step=stop_step))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from drainfsm.cli.main import main
+from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Sample
 from drainfsm.core.codec import encode_lines
@@ -85,7 +86,7 @@ def test_a_drain_shows_its_countdown() -> None:
 
 def test_a_source_that_cannot_tell_is_named_and_escaped() -> None:
     scenario = Scenario()
-    report = i.ReportSource(
+    report = e.SourceUnknown(
         source="aws", node=1, since_unix_ms=scenario.now_unix_ms, detail="\x1b[2Jtimed out"
     )
     scenario.when(report)

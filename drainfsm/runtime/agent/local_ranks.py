@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec.structs import asdict
-
-from drainfsm.core.events import MissingRank
+from drainfsm.core.events import CheckpointRestored, HealthyStepReached, MissingRank, RestoreRefused
 from drainfsm.core.inputs import NodePosition
 from drainfsm.runtime.agent.local_saves import LocalSaves
 from drainfsm.runtime.wire import node_messages as n
@@ -34,7 +32,7 @@ class LocalRank:
         self.quiesced_step: int | None = None
         self.save_bytes: int | None = None
         self.first_step: int | None = None
-        self.restored: m.Restored | None = None
+        self.restored: CheckpointRestored | None = None
         self.finished = False
         """It closed its session."""
 
@@ -177,14 +175,14 @@ class LocalRanks:
                 local.save_bytes = save_bytes
                 self._sized.add(rank)
                 self._check_sizes()
-            case m.FirstStep(step=step):
+            case HealthyStepReached(step=step):
                 local.first_step = step
                 self._check_first_steps()
-            case m.Restored():
+            case CheckpointRestored():
                 local.restored = message
                 self._check_restored()
-            case m.RankRestoreRefused():
-                self._report(n.NodeRestoreRefused(rank=rank, refused=message))
+            case RestoreRefused():
+                self._report(message)
             case m.Detach():
                 local.finished = True
             case m.Attach():
@@ -240,14 +238,13 @@ class LocalRanks:
     def _check_first_steps(self) -> None:
         steps = [r.first_step for r in self._ranks.values() if r.first_step is not None]
         if self._complete and len(steps) == len(self._ranks):
-            self._report(n.NodeFirstStep(step=max(steps)))
+            self._report(HealthyStepReached(step=max(steps)))
 
     def _check_restored(self) -> None:
         done = [r.restored for r in self._ranks.values() if r.restored is not None]
         if not self._complete or len(done) != len(self._ranks):
             return
-        slowest = max(done, key=lambda r: r.restore_ms)
-        self._report(n.NodeRestored(**asdict(slowest)))
+        self._report(max(done, key=lambda r: r.restore_ms))
 
     def _report_formed(self) -> None:
         sizes = [r.save_bytes for r in self._ranks.values() if r.save_bytes is not None]

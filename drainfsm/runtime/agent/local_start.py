@@ -36,6 +36,7 @@ class LocalStart:
         welcome = self._welcome
         return m.Attached(
             rank=rank,
+            node=self._ranks.node,
             world_size=world_size,
             job_id=welcome.job_id,
             epoch=welcome.epoch,

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from drainfsm.core.events import SourceRecovered, SourceUnknown
 from drainfsm.core.exit_plan import exit_plan
 from drainfsm.core.notice import SIGNAL_SOURCE, Notice, revision_of, stated_revision
 from drainfsm.runtime.agent.clock_offset import Offset
@@ -86,7 +87,13 @@ class Notices:
         self._take_back(source, native_id, reason)
 
     def source_state(self, source: str, since_unix_ms: int | None, detail: str) -> None:
-        self._send(n.NodeSource(source=source, since_unix_ms=since_unix_ms, detail=detail))
+        node = self._config.node_rank
+        if since_unix_ms is None:
+            self._send(SourceRecovered(source=source, node=node))
+            return
+        self._send(
+            SourceUnknown(source=source, node=node, since_unix_ms=since_unix_ms, detail=detail)
+        )
 
     async def call(self, message: m.FromCaller) -> m.NotifyAnswer:
         """From ``drainfsm notify``."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from drainfsm.core.events import CheckpointRestored, HealthyStepReached, RestoreRefused
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.agent.local_ranks import LocalRanks
@@ -99,12 +100,12 @@ class Rehearsal:
         match message:
             case n.NodeStarting():
                 self._start.on_answer(n.StartRanks(restore=self._target, restart=0))
-            case n.NodeRestored(restore_ms=restore_ms):
+            case CheckpointRestored(restore_ms=restore_ms):
                 detail = f"{len(self._ranks.ranks)} rank(s) of the job in {restore_ms} ms"
                 self._set(Rehearsed(detail, restored=True))
-            case n.NodeRestoreRefused(rank=rank, refused=refused):
-                self._set(Rehearsed(f"rank {rank}: {refused.error}: {refused.reason}"))
-            case n.NodeFirstStep():
+            case RestoreRefused(rank=rank, error=error, reason=reason):
+                self._set(Rehearsed(f"rank {rank}: {error}: {reason}"))
+            case HealthyStepReached():
                 self._set(Rehearsed("the command trained on without it: does it call restore()?"))
             case _:
                 pass

@@ -10,6 +10,7 @@ from functools import partial
 from drainfsm.core import effects as fx
 from drainfsm.core import inputs as i
 from drainfsm.core.deadline import exit_plan_of
+from drainfsm.core.events import CheckpointRestored
 from drainfsm.core.notice import Cause, Notice
 from drainfsm.core.orders import SaveOrder
 from drainfsm.core.requeue import RequeueRecord
@@ -60,7 +61,7 @@ class Actions:
         tasks: Tasks,
     ) -> None:
         self.saves = SaveCommitter(saves, publisher, decisions, nodes, tasks, clock)
-        self._restored: n.NodeRestored | None = None
+        self._restored: CheckpointRestored | None = None
         """As the slowest node reported it."""
 
         self._refused: set[str] = set()
@@ -86,7 +87,7 @@ class Actions:
         self._leave: n.LeaveNode | None = None
         self._requeue_asked = False
 
-    def on_restored(self, message: n.NodeRestored) -> None:
+    def on_restored(self, message: CheckpointRestored) -> None:
         self._refused |= {one.generation_id for one in message.refused}
         if self._restored is None or message.restore_ms >= self._restored.restore_ms:
             self._restored = message

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
+from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.effects import effects_of
 from drainfsm.core.events import MissingRank, NodeExit
@@ -212,12 +213,12 @@ class Coordinator:
                 self._submit(i.ReportQuiesced(node=node, ranks=ranks, step=step))
             case n.NodeLate():
                 self._reports.late(node, message)
-            case n.NodeFirstStep(step=step):
-                self._submit(self._reports.first_step(node, step))
-            case n.NodeRestored():
+            case e.HealthyStepReached():
+                self._submit(self._reports.first_step(node, message))
+            case e.CheckpointRestored():
                 self._restored(node, message)
-            case n.NodeRestoreRefused():
-                self._submit(self._reports.restore_refused(node, message))
+            case e.RestoreRefused():
+                self._submit(self._reports.restore_refused(message))
             case n.NodeRanksLost(missing=missing, reason=reason):
                 self._submit(i.ReportRanksLost(missing=missing, node_lost=False, reason=reason))
             case n.NodeExited():
@@ -228,13 +229,13 @@ class Coordinator:
                 self._actions.saves.on_node(node, message)
             case n.NodeNotice() | n.NodeWithdrawal():
                 self._tasks.start(self._on_notice(node, message))
-            case n.NodeSource():
-                self._submit(_source_of(node, message))
+            case e.SourceUnknown() | e.SourceRecovered():
+                self._submit(message)
 
-    def _restored(self, node: int, message: n.NodeRestored) -> None:
-        self._actions.on_restored(message)
-        self.attempt.publisher.restored(message.step)
-        self._submit(self._reports.restored(node, message))
+    def _restored(self, node: int, fact: e.CheckpointRestored) -> None:
+        self._actions.on_restored(fact)
+        self.attempt.publisher.restored(fact.step)
+        self._submit(self._reports.restored(node, fact))
 
     def _submit(self, given: i.AnyInput | None) -> None:
         if given is not None:
@@ -303,15 +304,6 @@ class Coordinator:
             return f"the job is {state.phase}: nothing follows from the notice"
         left_s = (drain.deadline_unix_ms - self._clock.now_unix_ms()) / 1_000
         return f"drain {drain.drain_id} is {state.phase}, {left_s:.1f} s to its deadline"
-
-
-def _source_of(node: int, message: n.NodeSource) -> i.ReportSource:
-    return i.ReportSource(
-        source=message.source,
-        node=node,
-        since_unix_ms=message.since_unix_ms,
-        detail=message.detail,
-    )
 
 
 def _unknown(given: i.AnyInput, state: State) -> str:

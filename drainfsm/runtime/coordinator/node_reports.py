@@ -5,11 +5,16 @@ from __future__ import annotations
 import sys
 
 from drainfsm.core import inputs as i
-from drainfsm.core.events import MissingRank, NodeExit
+from drainfsm.core.events import (
+    CheckpointRestored,
+    HealthyStepReached,
+    MissingRank,
+    NodeExit,
+    RestoreRefused,
+)
 from drainfsm.core.failures import Failure, cause_of
 from drainfsm.core.state import Phase, State
 from drainfsm.runtime.wire import node_messages as n
-from drainfsm.runtime.wire.rank_messages import RankRestoreRefused
 
 REFUSALS_MAX = 8
 """Restores that are refused in the log of one attempt: ranks that find each its own file damaged
@@ -37,8 +42,8 @@ class NodeReports:
         self._late: dict[int, tuple[MissingRank, ...]] = {}
         self._step_times: dict[int, int] = {}
         self._first_steps: dict[int, int] = {}
-        self._restored: dict[int, n.NodeRestored] = {}
-        self._refusals: set[RankRestoreRefused] = set()
+        self._restored: dict[int, CheckpointRestored] = {}
+        self._refusals: set[tuple[str, int, str, str]] = set()
         self._exits: dict[int, NodeExit] = {}
         self._failures: list[Failure] = []
         self.unclosed = False
@@ -128,46 +133,28 @@ class NodeReports:
     def late(self, node: int, message: n.NodeLate) -> None:
         self._late[node] = message.missing
 
-    def first_step(self, node: int, step: int) -> i.ReportHealthyStep | None:
-        self._first_steps[node] = step
+    def first_step(self, node: int, fact: HealthyStepReached) -> HealthyStepReached | None:
+        self._first_steps[node] = fact.step
         if len(self._first_steps) < len(self._nodes):
             return None
-        return i.ReportHealthyStep(step=max(self._first_steps.values()))
+        return HealthyStepReached(step=max(self._first_steps.values()))
 
-    def restored(self, node: int, message: n.NodeRestored) -> i.ReportRestored | None:
-        self._restored[node] = message
+    def restored(self, node: int, fact: CheckpointRestored) -> CheckpointRestored | None:
+        """What the slowest rank said, once every node has."""
+        self._restored[node] = fact
         if len(self._restored) < len(self._nodes):
             return None
         slowest = max(self._restored.values(), key=lambda r: r.restore_ms)
         self._restored.clear()
-        return i.ReportRestored(
-            generation_id=slowest.generation_id,
-            manifest_digest=slowest.manifest_digest,
-            step=slowest.step,
-            restore_ms=slowest.restore_ms,
-            verification=slowest.verification,
-            refused=slowest.refused,
-            saved_world_size=slowest.saved_world_size,
-            saved_layout=slowest.saved_layout,
-            not_restored=slowest.not_restored,
-        )
+        return slowest
 
-    def restore_refused(
-        self, node: int, message: n.NodeRestoreRefused
-    ) -> i.ReportRestoreRefused | None:
+    def restore_refused(self, fact: RestoreRefused) -> RestoreRefused | None:
         """Of ranks that say the same the first one: they refuse together."""
-        said = message.refused
+        said = (fact.generation_id, fact.step, fact.error, fact.reason)
         if said in self._refusals or len(self._refusals) == REFUSALS_MAX:
             return None
         self._refusals.add(said)
-        return i.ReportRestoreRefused(
-            generation_id=said.generation_id,
-            step=said.step,
-            error=said.error,
-            reason=said.reason,
-            rank=message.rank,
-            node=node,
-        )
+        return fact
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ import hashlib
 
 import msgspec
 
+from drainfsm.core.events import CheckpointRestored
 from drainfsm.core.notice import Cause
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.requeue import Capacity, Digests, RequeueRecord
 from drainfsm.core.state import Attempt
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.devices import accelerators
-from drainfsm.runtime.wire.node_messages import NodeRestored
 
 
 def requeue_record(
@@ -21,7 +21,7 @@ def requeue_record(
     cause: Cause,
     config: RunConfig,
     before: RequeueRecord | None,
-    restored: NodeRestored | None,
+    restored: CheckpointRestored | None,
     now_unix_ms: int,
 ) -> RequeueRecord:
     """``before``: what this attempt was to consume. ``restored``: what it did consume."""
@@ -69,7 +69,7 @@ def _measured(
     attempt: Attempt,
     config: RunConfig,
     before: RequeueRecord | None,
-    restored: NodeRestored | None,
+    restored: CheckpointRestored | None,
 ) -> Capacity:
     capacity = needed(config, before)
     last = attempt.samples[-1] if attempt.samples else None
@@ -88,7 +88,7 @@ def _shape(
     attempt: Attempt,
     settings: CheckpointSettings,
     before: RequeueRecord | None,
-    restored: NodeRestored | None,
+    restored: CheckpointRestored | None,
 ) -> tuple[int, dict[str, int]]:
     """World size and layout of the generation: this attempt's once it committed something, else
     those of the one that it consumed, which another number of ranks may have saved."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Sample
 from drainfsm.core.deadline import exit_plan_of
@@ -97,7 +98,7 @@ class SaveCommitter:
         elif step is not None:
             self._nodes.tell(n.AbortNode(generation_id=generation_id))
             self._decisions.submit(
-                i.ReportCheckpointFailed(
+                e.CheckpointFailed(
                     generation_id=generation_id, step=step, reason=reason, memory=memory
                 )
             )
@@ -177,7 +178,7 @@ class SaveCommitter:
         they are committed now, or not at all."""
         for generation_id, step in self._saves.drop_all(but=self._drains_save):
             self._decisions.submit(
-                i.ReportCheckpointFailed(generation_id=generation_id, step=step, reason=reason)
+                e.CheckpointFailed(generation_id=generation_id, step=step, reason=reason)
             )
         await self.settle(timeout_s=timeout_s)
 
@@ -209,7 +210,7 @@ class SaveCommitter:
             given_up.set()
             reason = str(error) or "the store did not answer in time"
             self._decisions.submit(
-                i.ReportCheckpointFailed(
+                e.CheckpointFailed(
                     generation_id=written.generation_id, step=written.step, reason=reason
                 )
             )

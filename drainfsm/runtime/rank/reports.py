@@ -5,10 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from drainfsm.core.events import MemoryShortage
+from drainfsm.core.events import CheckpointRestored, MemoryShortage, RestoreRefused
 from drainfsm.core.manifest import Entry
-from drainfsm.core.requeue import RefusedGeneration
-from drainfsm.core.words import Verification
 from drainfsm.runtime.wire import rank_messages as m
 
 REASON_CHARS_MAX = 2_000
@@ -18,6 +16,8 @@ REASON_CHARS_MAX = 2_000
 class Reports(ABC):
     """The reporting half of a session. Every method returns at once."""
 
+    rank: int
+    node: int
     last_step: int
 
     @abstractmethod
@@ -58,41 +58,19 @@ class Reports(ABC):
         self, *, generation_id: str, step: int, error: str, reason: str
     ) -> None:
         self._send(
-            m.RankRestoreRefused(
+            RestoreRefused(
                 generation_id=generation_id,
                 step=step,
                 error=error,
                 reason=reason[:REASON_CHARS_MAX],
+                rank=self.rank,
+                node=self.node,
             )
         )
 
     def begin_after(self, step: int) -> None:
         self.last_step = step
 
-    def report_restored(
-        self,
-        *,
-        generation_id: str,
-        manifest_digest: str,
-        step: int,
-        restore_ms: int,
-        verification: Verification,
-        refused: Sequence[RefusedGeneration] = (),
-        saved_world_size: int = 0,
-        saved_layout: dict[str, int] | None = None,
-        not_restored: Sequence[str] = (),
-    ) -> None:
-        self.last_step = step
-        self._send(
-            m.Restored(
-                generation_id=generation_id,
-                manifest_digest=manifest_digest,
-                step=step,
-                restore_ms=restore_ms,
-                verification=verification,
-                refused=tuple(refused),
-                saved_world_size=saved_world_size,
-                saved_layout=saved_layout or {},
-                not_restored=tuple(not_restored),
-            )
-        )
+    def report_restored(self, restored: CheckpointRestored) -> None:
+        self.last_step = restored.step
+        self._send(restored)

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from drainfsm.core.events import HealthyStepReached
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.runtime.output import say_last
 from drainfsm.runtime.rank.inbox import Inbox
@@ -36,7 +37,7 @@ class RankSession(Reports):
         welcome: m.Attached,
         connection: socket.socket | None,
     ) -> None:
-        self.rank = welcome.rank
+        self.rank, self.node = welcome.rank, welcome.node
         self.world_size = welcome.world_size
         self.job_id = welcome.job_id
         self.epoch = welcome.epoch
@@ -100,7 +101,7 @@ class RankSession(Reports):
         if self._steps_seen == 1:
             if self._phase.name == STARTING:
                 self._phase = self._phases.begin(TRAINING, expected_s=None)
-            self._send(m.FirstStep(step=step))
+            self._send(HealthyStepReached(step=step))
 
     def _relax(self) -> None:
         """Nothing is asked of the rank: the next boundary may be passed without looking."""

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from drainfsm.core.events import MemoryShortage, MissingRank, NodeExit
+from drainfsm.core.events import (
+    CheckpointRestored,
+    HealthyStepReached,
+    MemoryShortage,
+    MissingRank,
+    NodeExit,
+    RestoreRefused,
+    SourceRecovered,
+    SourceUnknown,
+)
 from drainfsm.core.inputs import NodePosition
 from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.words import CordonOutcome
-from drainfsm.runtime.wire.rank_messages import Message, RankRestoreRefused, Restored
+from drainfsm.runtime.wire.rank_messages import Message
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Agents and coordinator of one job run the same version; it is checked when a node joins."""
 
 
@@ -141,19 +150,6 @@ class NodeSaveFailed(Message, frozen=True, kw_only=True):
     memory: MemoryShortage | None = None
 
 
-class NodeRestored(Restored, frozen=True, kw_only=True):
-    """What the slowest rank of the node said."""
-
-
-class NodeRestoreRefused(Message, frozen=True, kw_only=True):
-    rank: int
-    refused: RankRestoreRefused
-
-
-class NodeFirstStep(Message, frozen=True, kw_only=True):
-    step: int
-
-
 class NodeRanksLost(Message, frozen=True, kw_only=True):
     """Ranks died during a drain."""
 
@@ -193,12 +189,6 @@ class NodeWithdrawal(Message, frozen=True, kw_only=True):
     reason: str
 
 
-class NodeSource(Message, frozen=True, kw_only=True):
-    source: str
-    since_unix_ms: int | None
-    detail: str
-
-
 FromNode: TypeAlias = (
     Heartbeat
     | NodeStarting
@@ -211,15 +201,16 @@ FromNode: TypeAlias = (
     | NodeStaged
     | NodeDurable
     | NodeSaveFailed
-    | NodeRestored
-    | NodeRestoreRefused
-    | NodeFirstStep
+    | CheckpointRestored
+    | RestoreRefused
+    | HealthyStepReached
     | NodeRanksLost
     | NodeExited
     | NodeCordonDone
     | NodeNotice
     | NodeWithdrawal
-    | NodeSource
+    | SourceUnknown
+    | SourceRecovered
 )
 
 

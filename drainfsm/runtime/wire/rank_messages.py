@@ -6,12 +6,16 @@ from typing import TypeAlias
 
 import msgspec
 
-from drainfsm.core.events import MemoryShortage, snake_case
+from drainfsm.core.events import (
+    CheckpointRestored,
+    HealthyStepReached,
+    MemoryShortage,
+    RestoreRefused,
+    snake_case,
+)
 from drainfsm.core.manifest import Entry
 from drainfsm.core.notice import Notice
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
-from drainfsm.core.requeue import RefusedGeneration
-from drainfsm.core.words import Verification
 
 TRAINING = "train"
 """The phase of a rank that is in its step loop."""
@@ -96,38 +100,6 @@ class SaveFailed(Message, frozen=True, kw_only=True):
     memory: MemoryShortage | None = None
 
 
-class Restored(Message, frozen=True, kw_only=True):
-    generation_id: str
-    manifest_digest: str
-    step: int
-    restore_ms: int
-    verification: Verification
-    refused: tuple[RefusedGeneration, ...] = ()
-    """What should have been restored in place of it, and was damaged; the recorded one first."""
-
-    saved_world_size: int = 0
-    """Ranks that saved it; 0: not said."""
-
-    saved_layout: dict[str, int] = {}
-    not_restored: tuple[str, ...] = ()
-    """Parts of the ranks that had to start anew, because there were others when it was saved."""
-
-
-class RankRestoreRefused(Message, frozen=True, kw_only=True):
-    """What was to be restored is not; the rank ends with this error."""
-
-    generation_id: str
-    step: int
-    error: str
-    reason: str
-
-
-class FirstStep(Message, frozen=True, kw_only=True):
-    """The first step of this process is done."""
-
-    step: int
-
-
 class Detach(Message, frozen=True, kw_only=True):
     """The rank closes its session: it will report no more."""
 
@@ -142,9 +114,9 @@ FromRank: TypeAlias = (
     | Staged
     | DurableFiles
     | SaveFailed
-    | Restored
-    | RankRestoreRefused
-    | FirstStep
+    | CheckpointRestored
+    | RestoreRefused
+    | HealthyStepReached
     | Detach
 )
 
@@ -153,6 +125,7 @@ FromRank: TypeAlias = (
 
 class Attached(Message, frozen=True, kw_only=True):
     rank: int
+    node: int = 0
     world_size: int
     job_id: str
     epoch: int

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from drainfsm.core.events import MemoryShortage
+from drainfsm.core.events import CheckpointRestored, MemoryShortage
 from drainfsm.core.manifest import DCP_SAVER, Commit, Entry, Manifest, verify_reported
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.requeue import RefusedGeneration
@@ -147,27 +147,15 @@ class RecordedPort:
     def begin_after(self, step: int) -> None:
         pass
 
-    def report_restored(
-        self,
-        *,
-        generation_id: str,
-        manifest_digest: str,
-        step: int,
-        restore_ms: int,
-        verification: str,
-        refused: Sequence[RefusedGeneration] = (),
-        saved_world_size: int = 0,
-        saved_layout: dict[str, int] | None = None,
-        not_restored: Sequence[str] = (),
-    ) -> None:
+    def report_restored(self, restored: CheckpointRestored) -> None:
         self._report(
             "restored",
-            generation_id=generation_id,
-            step=step,
-            took_ms=restore_ms,
-            reason=verification,
-            refused=tuple(refused),
-            not_restored=tuple(not_restored),
+            generation_id=restored.generation_id,
+            step=restored.step,
+            took_ms=restored.restore_ms,
+            reason=restored.verification,
+            refused=restored.refused,
+            not_restored=restored.not_restored,
         )
 
     def report_restore_refused(

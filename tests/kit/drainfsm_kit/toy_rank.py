@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from drainfsm.core.events import CheckpointRestored
 from drainfsm.core.manifest import Entry
 from drainfsm.core.orders import SaveOrder
 from drainfsm.core.state import periodic_id
@@ -121,13 +122,14 @@ class Saver:
         step = int((open_store(self._session.store_url).get(name) or b"").split()[0])
         if step != target.step:
             raise AssertionError(f"{file} holds step {step}, the record says {target.step}")
-        self._session.report_restored(
+        restored = CheckpointRestored(
             generation_id=target.generation_id,
             manifest_digest=target.manifest_digest,
             step=step,
             restore_ms=1,
             verification=Verification.SIZES,
         )
+        self._session.report_restored(restored)
         return step + 1
 
     def periodic(self, step: int) -> None:

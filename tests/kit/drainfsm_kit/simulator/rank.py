@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from drainfsm.core.events import CheckpointRestored, HealthyStepReached
 from drainfsm.runtime.rank.orders import LEAVE, PASS, QUIESCE, SAVE, StandingOrders
 from drainfsm.runtime.rank.progress import EXACT_STEPS, RECENT_STEPS, STARTING
 from drainfsm.runtime.rank.session import LOST_AGENT_EXIT_CODE
@@ -149,7 +150,7 @@ class Rank:
         if target is not None:
             self.around.store.restore(target)
             self.say(
-                m.Restored(
+                CheckpointRestored(
                     generation_id=target.generation_id,
                     manifest_digest=target.manifest_digest,
                     step=target.step,
@@ -193,7 +194,7 @@ class Rank:
         self._steps_seen += 1
         if self._steps_seen == 1:
             self._phase = TRAINING
-            self.say(m.FirstStep(step=step))
+            self.say(HealthyStepReached(step=step))
         self._saves.step_done(step)
         self.look()
 
