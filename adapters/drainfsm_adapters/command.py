@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 
 from drainfsm.adapter import Adapter, AdapterContext, Departure
 from drainfsm.errors import ConfigError
@@ -54,7 +55,7 @@ class CommandAdapter:
                 **os.environ,
                 "DRAINFSM_JOB": self._context.job_id,
                 "DRAINFSM_EPOCH": str(self._context.epoch()),
-                "DRAINFSM_NODES": " ".join(nodes),
+                "DRAINFSM_NODES": " ".join(nodes or (this_node(),)),
                 "DRAINFSM_REQUEUE": "1" if requeue else "0",
             },
             stdin=asyncio.subprocess.DEVNULL,
@@ -72,6 +73,12 @@ class CommandAdapter:
         if process.returncode != 0:
             raise CommandFailedError(f"{what}: exit code {process.returncode}: {text}")
         return text or f"{what}: done"
+
+
+def this_node() -> str:
+    """What the platform calls this machine, for a notice that names none: the node of a pod
+    (``NODE_NAME``, set from ``spec.nodeName``) or of a Slurm step, else the host's name."""
+    return os.environ.get("NODE_NAME") or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def create(context: AdapterContext) -> Adapter:

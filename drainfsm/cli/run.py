@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from drainfsm.cli.options import Parser, add_options
@@ -49,6 +52,21 @@ def config_of(argv: Sequence[str]) -> RunConfig:
 def main(argv: Sequence[str]) -> int:
     """Does not return once the agent has run: its exit must wait for nothing that may hang."""
     config = config_of(argv)
+    _warn_of_secrets(argv)
     from drainfsm.runtime.agent.process import run_process
 
     run_process(config)
+
+
+def _warn_of_secrets(argv: Sequence[str]) -> None:
+    """Every user of the machine can read a command line."""
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    given = dict(pairwise([*options, ""]))
+    given |= dict(option.split("=", 1) for option in options if "=" in option)
+    password = "@" in given.get("--nats", "").partition("://")[2]
+    for flag, is_secret in (("--token", "--token" in given), ("--nats", password)):
+        if is_secret:
+            variable = f"DRAINFSM_{flag.removeprefix('--').upper()}"
+            told = f"drainfsm: {flag} holds a secret that `ps` shows to everybody: use {variable}"
+            with contextlib.suppress(OSError):
+                print(told, file=sys.stderr, flush=True)

@@ -90,7 +90,15 @@ class Settings:
     @property
     def state_dir(self) -> Path:
         state_dir = self.given("state_dir")
-        return _default_state_dir() if state_dir is None else Path(str(state_dir)).expanduser()
+        try:
+            if state_dir is None:
+                return Path(_default_state_dir()).expanduser()
+            return Path(str(state_dir)).expanduser()
+        except RuntimeError as error:  # neither HOME nor an entry in the user database
+            raise ConfigError(
+                f"{error}: there is no place for the state directory; give --state-dir, or set "
+                "DRAINFSM_STATE_DIR"
+            ) from error
 
     @property
     def allowances(self) -> Allowances:
@@ -153,7 +161,9 @@ def _types(table: str) -> dict[str, Any]:
 
 def default_values() -> dict[str, object]:
     """By option: what counts when nobody gave a value, as the help shows it."""
-    shown: dict[str, object] = {"state_dir": _default_state_dir()}
+    shown: dict[str, object] = {
+        "state_dir": _default_state_dir()
+    }  # not evaluated: help cannot fail
     for option in OPTIONS:
         for field in msgspec.structs.fields(STRUCTS[option.table]):
             if field.name == option.attribute and isinstance(field.default, str | int | float):
@@ -163,10 +173,9 @@ def default_values() -> dict[str, object]:
     return shown
 
 
-def _default_state_dir() -> Path:
-    """``$XDG_STATE_HOME/drainfsm``, by the XDG base directory specification."""
-    home = os.environ.get("XDG_STATE_HOME")
-    return (Path(home) if home else Path("~/.local/state").expanduser()) / "drainfsm"
+def _default_state_dir() -> str:
+    """``$XDG_STATE_HOME/drainfsm``, by the XDG base directory specification; ``~`` stands in it."""
+    return f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/drainfsm"
 
 
 # --- drainfsm.toml ------------------------------------------------------------------------------
@@ -256,7 +265,7 @@ def _read_environment(
         elif variable.startswith(ADAPTER_PREFIX):
             name, key = _adapter_variable(variable, known)
             adapters.setdefault(name, {})[key] = value
-        else:
+        elif not _is_service_link(variable, value):
             hint = nearest(variable, [*by_variable, CONFIG_VARIABLE])
             raise ConfigError(f"environment variable {variable} is not known{hint}")
 

@@ -145,7 +145,9 @@ def _stop_step_agreed(
 ) -> State:
     waiting = frozenset([node.node for node in event.nodes])
     stop = Stop(step=event.stop_step, nodes=event.nodes, waiting=waiting)
-    hold = replace(known(drain.hold), quiesce_by_unix_ms=event.quiesce_by_unix_ms)
+    hold = drain.hold  # None only in a log that somebody spoilt
+    if hold is not None:
+        hold = replace(hold, quiesce_by_unix_ms=event.quiesce_by_unix_ms)
     return State(attempt, replace(drain, hold=hold, stop=stop), dest)
 
 

@@ -38,18 +38,50 @@ def socket_dir() -> Path:
     Raises:
         ConfigError: somebody else owns it.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR", "")
     uid = os.getuid()
-    path = Path(base) / "drainfsm"
-    if not base or len(str(path)) > UNIX_PATH_BYTES_MAX - 40 or not Path(base).is_dir():
-        path = Path("/tmp") / f"drainfsm-{uid}"
-    path.mkdir(mode=0o700, exist_ok=True)
+    path = _short(uid)
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"no place for the agent's socket: {path}: {error.strerror}; set XDG_RUNTIME_DIR or "
+            "TMPDIR to a short path of your own"
+        ) from error
     found = path.lstat()
     if found.st_uid != uid or not stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"{path} belongs to somebody else: remove it, or set XDG_RUNTIME_DIR")
     if stat.S_IMODE(found.st_mode) != 0o700:
         path.chmod(0o700)
     return path
+
+
+def _short(uid: int) -> Path:
+    """Where it is. A directory that is somebody else's (``su`` and ``sudo`` leave their caller's in
+    the environment), cannot be written, or is too long for a socket, is passed over. ``TMPDIR``
+    comes last: a scheduler's is a job's own, and commands beside the job do not know it."""
+    shared = Path("/tmp") / f"drainfsm-{uid}"
+    for base, name in (
+        (os.environ.get("XDG_RUNTIME_DIR", ""), "drainfsm"),
+        ("/tmp", shared.name),
+        (os.environ.get("TMPDIR", ""), shared.name),
+    ):
+        path = Path(base) / name
+        if base and len(str(path)) <= UNIX_PATH_BYTES_MAX - 40 and _usable(Path(base), uid):
+            return path
+    return shared
+
+
+def _usable(base: Path, uid: int) -> bool:
+    try:
+        found = base.stat()
+    except OSError:
+        return False
+    shared = bool(found.st_mode & stat.S_ISVTX)
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and (shared or found.st_uid in (uid, 0))
+        and (os.access(base, os.W_OK | os.X_OK))
+    )
 
 
 def _key(state_dir: Path, job: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from drainfsm.cli import notify
+from drainfsm.cli import notify, run
 from drainfsm.cli.main import COMMANDS, main
 from drainfsm.core.codec import decode_lines, encode, encode_lines
 from drainfsm.log.journal import Journal, journal_path
@@ -293,3 +293,20 @@ def test_help_of_a_command_and_the_version(capsys: Output) -> None:
     assert "usage: drainfsm notify" in capsys.readouterr().out
     assert main(["-V"]) == 0
     assert capsys.readouterr().out.startswith("drainfsm 0")
+
+
+@pytest.mark.parametrize(
+    ("argv", "variables"),
+    [
+        (["--token", "x", "--nats", "nats://u:p@h:4222"], ["DRAINFSM_TOKEN", "DRAINFSM_NATS"]),
+        (["--token=x"], ["DRAINFSM_TOKEN"]),
+        (["--nats", "nats://h:4222", "--", "prog", "--token", "x"], []),
+    ],
+)
+def test_secrets_on_the_command_line_are_warned_of(
+    argv: list[str], variables: list[str], capsys: Output
+) -> None:
+    run._warn_of_secrets(argv)
+    told = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(" ")[2] for line in told] == variables
+    assert "u:p" not in "".join(told)

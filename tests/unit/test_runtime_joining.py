@@ -61,8 +61,10 @@ def node(config: RunConfig, node_rank: int, **changes: Any) -> RunConfig:
 
 
 @contextlib.asynccontextmanager
-async def coordinating(config: RunConfig) -> AsyncIterator[Coordinator]:
-    clock, said = Clock(), list[str]()
+async def coordinating(
+    config: RunConfig, said: list[str] | None = None
+) -> AsyncIterator[Coordinator]:
+    clock, said = Clock(), list[str]() if said is None else said
     bound = bind(config)
     attempt = claim_attempt(config, clock, warn=said.append)
     coordinator = Coordinator(attempt, config, clock, warn=said.append)
@@ -162,6 +164,45 @@ def test_an_agent_that_does_not_belong_is_refused_with_the_reason(
             with pytest.raises(error, match=text):
                 await joined(node(config, node_rank, **changes))
             link.close()
+
+    asyncio.run(story())
+
+
+def test_a_node_rank_that_is_taken_ends_no_agent_at_once(config: RunConfig) -> None:
+    """Whoever has it loses the attempt when it goes: the next one has room."""
+
+    async def story() -> None:
+        async with coordinating(config):
+            holder, told = await joined(node(config, 2)), list[str]()
+            patient = asyncio.ensure_future(
+                join(node(config, 2, attach_s=HEARD_S), warn=told.append)
+            )
+            done, _ = await asyncio.wait({patient}, timeout=0.6)
+            assert not done
+            assert "node rank 2 is taken" in told[0]
+            patient.cancel()
+            holder.close()
+
+    asyncio.run(story())
+
+
+def test_strangers_keep_no_agent_out(config: RunConfig) -> None:
+    """Many connections that say nothing: the oldest are dropped, and the log is not filled."""
+
+    async def story() -> None:
+        host, _, port = config.coordinator.rpartition(":")
+        coordinator_said: list[str] = []
+        async with coordinating(config, coordinator_said):
+            idle = [await asyncio.open_connection(host, int(port)) for _ in range(300)]
+            (await joined(node(config, 1, attach_s=HEARD_S))).close()
+            assert sum(reader.at_eof() for reader, _ in idle) < 300
+            dropped = idle[0][0].read()  # its challenge, and the end
+            async with asyncio.timeout(HEARD_S):
+                with contextlib.suppress(ConnectionError):
+                    await dropped
+            assert len(coordinator_said) < 40
+            for _, writer in idle:
+                writer.close()
 
     asyncio.run(story())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,30 @@ def test_run_json_is_read_back_and_belongs_to_its_owner_alone(tmp_path: Path) ->
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("{")
     assert paths.read_run_info(tmp_path, "job") is None
+
+
+def test_a_runtime_directory_of_somebody_else_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(theirs))
+    monkeypatch.setattr(os, "getuid", lambda: theirs.stat().st_uid + 1)
+    assert paths._short(os.getuid()) == Path(f"/tmp/drainfsm-{os.getuid()}")
+
+
+def test_where_tmp_cannot_be_written_tmpdir_is_used(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(tempfile.mkdtemp(prefix="d-", dir="/tmp"))
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setenv("TMPDIR", str(own))
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/tmp")
+    assert paths.socket_dir() == own / f"drainfsm-{os.getuid()}"
+
+
+def test_no_place_for_a_socket_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr(paths, "_short", lambda uid: Path("/proc/nowhere"))
+    with pytest.raises(ConfigError, match="no place for the agent's socket"):
+        paths.socket_dir()

@@ -271,6 +271,42 @@ def test_variables_that_an_agent_sets_for_its_ranks_are_no_typos(load: Load) -> 
     load("", environment, *_NAMED).run_config(COMMAND)
 
 
+SERVICE_LINKS = {
+    "DRAINFSM_SERVICE_HOST": "10.0.0.1",
+    "DRAINFSM_SERVICE_PORT": "4222",
+    "DRAINFSM_SERVICE_PORT_CLIENT": "4222",
+    "DRAINFSM_PORT": "tcp://10.0.0.1:4222",
+    "DRAINFSM_PORT_4222_TCP": "tcp://10.0.0.1:4222",
+    "DRAINFSM_PORT_4222_TCP_PROTO": "tcp",
+    "DRAINFSM_PORT_4222_TCP_PORT": "4222",
+    "DRAINFSM_PORT_4222_TCP_ADDR": "10.0.0.1",
+    "DRAINFSM_NATS_SERVICE_HOST": "10.0.0.1",
+    "DRAINFSM_NATS_PORT": "tcp://10.0.0.1:4222",
+    "DRAINFSM_NATS_PORT_4222_TCP_PORT": "4222",
+}
+"""What a pod beside the Services drainfsm and drainfsm-nats has in its environment."""
+
+
+def test_the_links_of_a_service_are_no_options(load: Load) -> None:
+    config = load("", SERVICE_LINKS, *_NAMED).run_config(COMMAND)
+    assert config == load("", {}, *_NAMED).run_config(COMMAND)
+    with pytest.raises(ConfigError, match="DRAINFSM_PORT is not known"):
+        load("", {"DRAINFSM_PORT": "4222"}, *_NAMED)
+
+
+def test_a_user_without_a_home_is_asked_for_a_state_directory_and_helped(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    with pytest.raises(ConfigError, match="give --state-dir"):
+        _ = load().state_dir
+    assert "~/.local/state/drainfsm" in parser().format_help()
+
+
 def test_another_file_is_read_instead_of_the_one_in_the_directory(
     load: Load, tmp_path: Path
 ) -> None:

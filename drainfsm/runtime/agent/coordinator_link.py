@@ -126,7 +126,7 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
 
     Raises:
         AuthenticationError: the coordinator has another job token.
-        NodeRankTakenError: another agent has this node rank.
+        NodeRankTakenError: another agent has this node rank, still after ``attach_s``.
         ProtocolError: what answers there is no coordinator of this job and version.
         StartRefusedError: node 0 cannot start the attempt.
         CoordinatorLostError: nothing answered for ``attach_s``.
@@ -137,6 +137,10 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
             if (link := await _try_to_join(config)) is not None:
                 return link
             trouble = "it closed the connection"  # an attempt that is just ending
+        except NodeRankTakenError as error:
+            if loop_ms() - began_ms > config.attach_s * 1_000:
+                raise
+            trouble = str(error)  # whoever has it, the next attempt may have room for us
         except (OSError, TimeoutError) as error:
             trouble = str(error) or "no answer"
         if loop_ms() - began_ms > config.attach_s * 1_000:

@@ -23,6 +23,7 @@ def run_process(config: RunConfig) -> NoReturn:
     A thread that hangs in a store, or in a name lookup, would keep an ordinary exit waiting.
     """
     repair_standard_streams()
+    os.environ.pop("DRAINFSM_TOKEN", None)  # no child needs it: not the job, not a cordon command
     with printed_logs(
         log_format=config.log_format, job=config.job, node_rank=config.node_rank
     ) as printer:

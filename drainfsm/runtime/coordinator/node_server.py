@@ -18,6 +18,10 @@ from drainfsm.runtime.wire.frames import HANDSHAKE_BYTES_MAX, Codec
 from drainfsm.runtime.wire.streams import read_message, write_message
 
 HANDSHAKE_S = 10.0
+STRANGERS_MAX = 64
+"""Connections that have not shown the job token, besides one for each node."""
+
+TOLD_MAX = 16
 TURN_AWAY_S = 30.0
 """Agents of the other nodes may start so much later than one of node 0 that refuses to start."""
 
@@ -51,6 +55,11 @@ class NodeServer:
         self._warn = warn
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        """Connections before their handshake is done, oldest first."""
+
+        self._strangers_max = STRANGERS_MAX + config.nnodes
+        self._told_count = 0
 
     @property
     def _coordinator(self) -> Coordinator:
@@ -72,21 +81,45 @@ class NodeServer:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        self._take_in(writer)
         node: int | None = None
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 node = await self._let_in(reader, writer)
+            self._strangers.pop(writer, None)
             if node is not None:
                 await self._serve(node, reader)
         except TimeoutError:
             pass
         except ProtocolError as error:
-            self._warn(f"{writer.get_extra_info('peername')}: {error}")
+            self._tell(f"{writer.get_extra_info('peername')}: {error}")
         finally:
+            self._strangers.pop(writer, None)
             self._writers.discard(writer)
             writer.close()
             if node is not None:
                 self._coordinator.node_gone(node, f"the connection of node {node} ended")
+
+    def _take_in(self, writer: asyncio.StreamWriter) -> None:
+        """Whoever can reach the port may connect as often as it likes: the oldest of too many goes,
+        as agents of the job are through in a moment."""
+        self._strangers[writer] = None
+        if len(self._strangers) > self._strangers_max:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.transport.abort()
+            self._tell(
+                f"{self._strangers_max} connections wait to be let in: the oldest is dropped"
+            )
+
+    def _tell(self, text: str) -> None:
+        """Ever more seldom: strangers fill no log."""
+        self._told_count += 1
+        count = self._told_count
+        if count <= TOLD_MAX:
+            self._warn(text)
+        elif count & (count - 1) == 0:
+            self._warn(f"{text} (the {count}th message of this kind)")
 
     async def _serve(self, node: int, reader: asyncio.StreamReader) -> None:
         codec: Codec[n.FromNode] = Codec(n.FromNode)
@@ -104,7 +137,7 @@ class NodeServer:
         claims = f"{claim.job_id}/{claim.node_rank}/{claim.node_count}"
         refusal = self._refusal(claim, own, claims)
         if refusal is not None:
-            self._warn(f"an agent was refused: {refusal.reason}")
+            self._tell(f"an agent was refused: {refusal.reason}")
             write_message(writer, refusal)
             await writer.drain()
             return None

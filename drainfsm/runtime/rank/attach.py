@@ -91,6 +91,11 @@ def _connect(path: str) -> socket.socket:
         connection.connect(path)
     except OSError as error:
         connection.close()
+        if isinstance(error, PermissionError):
+            raise AgentUnreachableError(
+                f"the agent's socket {path} is another user's: run the command as the user of "
+                f"`drainfsm run` (here it is uid {os.getuid()})"
+            ) from error
         raise AgentUnreachableError(
             f"no agent answers at {path} ({error.strerror or error}): it has ended, or "
             f"{SOCKET_VARIABLE} was inherited from another job; unset it to train without one"
