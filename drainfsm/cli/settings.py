@@ -265,7 +265,7 @@ def _read_environment(
         elif variable.startswith(ADAPTER_PREFIX):
             name, key = _adapter_variable(variable, known)
             adapters.setdefault(name, {})[key] = value
-        elif not _is_service_link(variable, value):
+        else:
             hint = nearest(variable, [*by_variable, CONFIG_VARIABLE])
             raise ConfigError(f"environment variable {variable} is not known{hint}")
 

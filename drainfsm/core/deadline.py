@@ -104,10 +104,8 @@ def latest_safe_start_unix_ms(budget: Budget, *, schedule_slack_ms: int) -> int:
 
 
 def quiesce_by_unix_ms(budget: Budget, *, quiesce_ms: int) -> int:
-    """End of the wait for the ranks: the allowance, or what is known to be needed where that is
-    more; cut where the save would no longer fit."""
-    estimate = budget.quiesce.value_ms if budget.quiesce else 0
-    return min(budget.now_unix_ms + max(quiesce_ms, estimate), last_quiesce_unix_ms(budget))
+    """End of the wait for the ranks, cut where the save would no longer fit."""
+    return min(budget.now_unix_ms + quiesce_ms, last_quiesce_unix_ms(budget))
 
 
 def last_quiesce_unix_ms(budget: Budget) -> int:

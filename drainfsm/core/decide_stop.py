@@ -9,7 +9,7 @@ from msgspec import UnsetType
 from drainfsm.core import decide_save as saving
 from drainfsm.core import events as e
 from drainfsm.core import inputs as i
-from drainfsm.core.budget import Budget
+from drainfsm.core.budget import STEPS_TO_RUN, Budget
 from drainfsm.core.deadline import (
     budget_of,
     last_quiesce_unix_ms,
@@ -173,7 +173,8 @@ def report_cordon(draft: Draft, given: i.ReportCordon) -> None:
         return
     if state.phase not in (Phase.NOTICED, Phase.LEAVING):
         raise reject(state, given, "no cordon was asked for")
-    budget, quiesce_ms = budget_of(state, now_unix_ms=now), state.attempt.allowances.quiesce_ms
+    budget, steps_ms = budget_of(state, now_unix_ms=now), STEPS_TO_RUN * state.current.step_ms
+    quiesce_ms = max(state.attempt.allowances.quiesce_ms, steps_ms)
     draft.add(
         e.NodeCordoned(
             outcome=given.outcome,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from drainfsm.core import events as e
+from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import Phase
 from drainfsm_kit.running import QUICK, ROOMY, RunningJob, running_job
 
@@ -253,3 +256,21 @@ def test_a_store_that_hangs_delays_no_exit(job: RunningJob) -> None:
     assert job.find(e.ManifestPublished) != []
     assert job.find(e.RequeueRecorded)[0].error != ""
     assert job.find(e.Exited)[0].remaining_ms > 0
+
+
+def test_saves_that_come_faster_than_the_store_takes_them_pile_up_nowhere(job: RunningJob) -> None:
+    """A step takes nothing, and each is saved: the agent has a thread for one commit at a time."""
+    settings = CheckpointSettings(every_steps=1)
+    toy = job.toy("--every", "1", "--step-s", "0.001", "--steps", "400")
+    agent = job.start(toy, checkpoint=settings)
+    job.wait_for(e.HealthyStepReached)
+    counts = [0]
+    while agent.process.poll() is None:
+        with contextlib.suppress(OSError):
+            counts.append(len(os.listdir(f"/proc/{agent.process.pid}/task")))
+        time.sleep(0.01)
+    assert agent.wait() == 0
+    assert max(counts) < 16
+    assert job.find(e.CheckpointCommitted) != []
+    reasons = [one.reason for one in job.find(e.CheckpointFailed)]
+    assert not [reason for reason in reasons if "was committed before it" in reason]

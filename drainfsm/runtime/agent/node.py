@@ -23,6 +23,7 @@ from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.processes.exit_codes import SIGNALLED, describe_exit
 from drainfsm.runtime.processes.job_code import JobCode
+from drainfsm.runtime.processes.oom import OutOfMemory
 from drainfsm.runtime.threads import Tasks
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire import rank_messages as m
@@ -30,6 +31,7 @@ from drainfsm.runtime.wire import rank_messages as m
 LATE_LEAD_MS_MAX = 150
 """So long before a wait is over the late ranks are asked where they are, twice over."""
 
+KILLED = SIGNALLED + signal.SIGKILL
 NAMED_MAX = 8
 REAP_S = 5.0
 LAUNCHER_S = 1.0
@@ -87,6 +89,10 @@ class Node:
         self._launcher: asyncio.TimerHandle | None = None
         self._launcher_ended = False
         self._why_killed = ""
+        self._oom = OutOfMemory()
+        self._out_of_memory = ""
+        """Of the first rank that the kernel ended for it."""
+
         self._rank_ended = asyncio.Event()
         self._failed_count = 0
         self._notice_signals = {signal.Signals[name] for name in config.signals}
@@ -140,6 +146,7 @@ class Node:
 
     async def _follow_job(self) -> None:
         await self.job.wait()
+        self._check_memory("the command", self.job.exit_code)
         await self._follow_ranks()
         if await self.job.wait_for_the_rest(timeout_s=self._config.leftover_s):
             detail = self._why_killed
@@ -147,6 +154,8 @@ class Node:
             detail = self._why_killed or self._outlived()
             if not await self.job.kill():
                 detail = f"{detail}; a process could not be killed"
+        if self._out_of_memory:
+            detail = f"{self._out_of_memory}; {detail}" if detail else self._out_of_memory
         code = self._code.of(self.job.exit_code or 0)
         if self._launcher_ended:
             code = self._code.of_ranks
@@ -175,6 +184,11 @@ class Node:
             self._rank_ended.clear()
             await self._rank_ended.wait()
 
+    def _check_memory(self, who: str, exit_code: int | None) -> None:
+        if exit_code == KILLED and not self._killing and (why := self._oom.explanation()):
+            self._warn(f"{who} was ended by SIGKILL: {why}")
+            self._out_of_memory = self._out_of_memory or f"{who}: {why}"
+
     def _outlived(self) -> str:
         left = ", ".join(str(rank) for rank in self._ranks.ranks) or "none attached"
         names = ", ".join(self.job.names()[:NAMED_MAX])
@@ -194,6 +208,7 @@ class Node:
         self._code.rank_began(rank, incarnation)
 
     def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None:
+        self._check_memory(f"rank {rank}", exit_code)
         now_unix_ms = self._clock.now_unix_ms()
         self._code.rank_ended(rank, incarnation, exit_code, now_unix_ms=now_unix_ms)
         self._rank_ended.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -22,6 +23,9 @@ from drainfsm.runtime.threads import Tasks, in_thread
 from drainfsm.runtime.wire import node_messages as n
 
 T = TypeVar("T")
+
+WAITING_MAX = 4
+"""Periodic saves that wait to be committed."""
 
 PERIODIC_COMMIT_S = 60.0
 """For verifying and committing a periodic save. Longer means that the store hangs."""
@@ -47,6 +51,10 @@ class SaveCommitter:
         self._clock = clock
         self._written: dict[str, Written] = {}
         self._given_up: dict[str, threading.Event] = {}
+        self._waiting: deque[Written] = deque()
+        """Periodic saves that are not committed yet, oldest first."""
+
+        self._committing = False
         self._commits: set[asyncio.Task[None]] = set()
         """Under way: not yet on record."""
 
@@ -76,7 +84,7 @@ class SaveCommitter:
 
     def _on_written(self, written: Written, *, is_drains: bool) -> None:
         if not is_drains:
-            self._commit(self._commit_periodic(written))
+            self._commit_in_turn(written)
             return
         self._written[written.generation_id] = written
         self._decisions.submit(
@@ -87,6 +95,31 @@ class SaveCommitter:
                 rank_count=len(written.file_counts),
             )
         )
+
+    def _commit_in_turn(self, written: Written) -> None:
+        """One commit at a time. Where saves come faster than the store takes commits, those that
+        wait longest are passed over: a newer one stands for them."""
+        self._waiting.append(written)
+        while len(self._waiting) > WAITING_MAX:
+            over = self._waiting.popleft()
+            self._decisions.submit(
+                i.ReportCheckpointFailed(
+                    generation_id=over.generation_id,
+                    step=over.step,
+                    reason=f"overtaken: newer saves, up to step {written.step}, wait to be "
+                    "committed; save less often",
+                )
+            )
+        if not self._committing:
+            self._committing = True
+            self._commit(self._commit_waiting())
+
+    async def _commit_waiting(self) -> None:
+        try:
+            while self._waiting:
+                await self._commit_periodic(self._waiting.popleft())
+        finally:
+            self._committing = False
 
     def _on_failed(self, failed: n.NodeSaveFailed, *, is_drains: bool) -> None:
         generation_id, reason, memory = failed.generation_id, failed.reason, failed.memory
