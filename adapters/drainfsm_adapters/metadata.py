@@ -32,8 +32,15 @@ BODY_BYTES_MAX = 256 * 1024
 
 SIZE_DIGITS_MAX = 12
 DETAIL_CHARS_MAX = 120
+IDLE_MAX = 4
+"""Kept connections: as many as there are signals that are asked about side by side."""
+
+FRAMED_BY = frozenset({"content-length", "transfer-encoding"})
 STATUS = re.compile(r"[1-5][0-9][0-9]")
 T = TypeVar("T")
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Exchanged = tuple[int, dict[str, str], bytes]
+"""Status, headers, body."""
 
 
 class NoAnswerError(Exception):
@@ -130,6 +137,8 @@ class MetadataClient:
         self.now_unix_ms = now_unix_ms
         self._resolver = Resolver(endpoint.host)
         self._late: dict[tuple[str, str], list[asyncio.Task[Reply | NoAnswerError]]] = {}
+        self._idle: list[Connection] = []
+        self._keeps = False
 
     async def request(
         self,
@@ -141,7 +150,8 @@ class MetadataClient:
         timeout_s: float | None = None,
         patience_s: float = PATIENCE_S,
     ) -> Reply:
-        """One exchange on a connection of its own. Any status is an answer, 3xx included.
+        """One exchange, alone on its connection, which is kept for the next one where both
+        sides keep it. Any status is an answer, 3xx included.
 
         An exchange that is late goes on for ``patience_s``; its answer, if it comes first, is the
         answer to the next request for that path. A POST is never asked twice.
@@ -150,10 +160,12 @@ class MetadataClient:
             NoAnswerError: nothing usable came back in time.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
+        if not self._keeps:
+            headers = {**headers, "Connection": "close"}
         asked = _request_bytes(self.endpoint, method, path, headers, body)
         key, once = (method, path), method == "POST"
         late_s = limit_s if once else max(limit_s, patience_s)
-        newest = asyncio.ensure_future(self._answer(asked, limit_s=late_s))
+        newest = asyncio.ensure_future(self._answer(asked, limit_s=late_s, once=once))
         racing = [*self._late.pop(key, ()), newest]
         try:
             answer = await _first_answer(racing, newest, limit_s=limit_s)
@@ -167,20 +179,32 @@ class MetadataClient:
         if isinstance(answer, NoAnswerError):
             if isinstance(answer, TimedOutError):
                 self._resolver.forget()
+            self._hang_up()
             raise answer
         return answer
+
+    def keep_connections(self) -> None:
+        """From here on, until ``close``: for whoever asks again and again."""
+        self._keeps = True
 
     def close(self) -> None:
         """Nobody will ask any more: late calls are given up."""
         for racing in self._late.values():
             _cancel(racing)
         self._late.clear()
+        self._keeps = False
+        self._hang_up()
 
-    async def _answer(self, asked: bytes, *, limit_s: float) -> Reply | NoAnswerError:
+    def _hang_up(self) -> None:
+        for _, writer in self._idle:
+            writer.transport.abort()
+        self._idle.clear()
+
+    async def _answer(self, asked: bytes, *, limit_s: float, once: bool) -> Reply | NoAnswerError:
         sent_unix_ms = self.now_unix_ms()
         try:
             async with asyncio.timeout(limit_s):
-                status, answered, content = await self._exchange(asked)
+                status, answered, content = await self._exchange(asked, once=once)
         except TimeoutError:
             return TimedOutError(f"no answer within {limit_s:g} s")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
@@ -199,18 +223,44 @@ class MetadataClient:
             received_unix_ms=received_unix_ms,
         )
 
-    async def _exchange(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    async def _exchange(self, request: bytes, *, once: bool) -> Exchanged:
+        while self._idle and not once:
+            kept = self._idle.pop()
+            if kept[0].at_eof():
+                kept[1].transport.abort()
+                continue
+            try:
+                return await self._converse(kept, request)
+            except ConnectionError:
+                continue  # the server has not kept it
+            except asyncio.IncompleteReadError as error:
+                if error.partial:
+                    raise
         address = await self._resolver.address()
-        reader, writer = await asyncio.open_connection(
-            address, self.endpoint.port, limit=HEAD_BYTES_MAX
-        )
+        fresh = await asyncio.open_connection(address, self.endpoint.port, limit=HEAD_BYTES_MAX)
+        return await self._converse(fresh, request)
+
+    async def _converse(self, connection: Connection, request: bytes) -> Exchanged:
+        reader, writer = connection
+        kept = False
         try:
             writer.write(request)
             await writer.drain()
             status, headers = _parse_head(await reader.readuntil(b"\r\n\r\n"))
-            return status, headers, await _read_body(reader, status, headers)
+            body = await _read_body(reader, status, headers)
+            kept = self._keeps and len(self._idle) < IDLE_MAX and _is_kept(status, headers)
+            return status, headers, body
         finally:
-            writer.transport.abort()
+            if kept:
+                self._idle.append(connection)
+            else:
+                writer.transport.abort()
+
+
+def _is_kept(status: int, headers: Mapping[str, str]) -> bool:
+    """The server goes on listening, and it is known where its answer ends."""
+    framed = status in (204, 304) or not headers.keys().isdisjoint(FRAMED_BY)
+    return framed and headers.get("connection", "").lower() != "close"
 
 
 Racing = list[asyncio.Task[Reply | NoAnswerError]]
@@ -256,7 +306,6 @@ def _request_bytes(
         f"Host: {endpoint.host_header}",
         "User-Agent: drainfsm",
         "Accept: */*",
-        "Connection: close",
         *(f"{name}: {value}" for name, value in headers.items()),
     ]
     if body or method in ("POST", "PUT"):
@@ -273,7 +322,7 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     code = rest[:3]
     if not version.startswith("HTTP/1.") or not STATUS.fullmatch(code):
         raise ValueError(f"{first[:40]!r} is no HTTP status line")
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = {} if version != "HTTP/1.0" else {"connection": "close"}
     for line in lines:
         name, colon, value = line.partition(":")
         if colon:

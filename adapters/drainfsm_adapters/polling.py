@@ -77,6 +77,7 @@ class CloudAdapter:
             clock=self._platform.client.clock,
             now_unix_ms=self._context.now_unix_ms,
         )
+        self._platform.client.keep_connections()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._learn_scope(ledger))

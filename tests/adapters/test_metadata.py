@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 
@@ -284,3 +285,33 @@ def test_an_endpoint_may_be_a_bare_host_an_ipv6_address_or_have_a_base() -> None
     assert (six.host, six.port, six.host_header) == ("fd00:ec2::254", 80, "[fd00:ec2::254]")
     based = endpoint_of("http://localhost:1338/mock/", option="X")
     assert based.base == "/mock"
+
+
+def test_a_connection_is_kept_as_long_as_both_sides_keep_it() -> None:
+    """And one that the server has closed meanwhile is asked for anew, without a word."""
+    accepted = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        with contextlib.suppress(asyncio.IncompleteReadError), contextlib.closing(writer):
+            for last in (False, True):  # it ends without a word after its second answer
+                await reader.readuntil(b"\r\n\r\n")
+                text = b"i-%d%d" % (accepted, last)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n" + text)
+                await writer.drain()
+
+    async def ask() -> list[str]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            asked = client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            asked.keep_connections()
+            told = []
+            for _ in range(5):
+                told.append((await asked.request("GET", KEY, headers={})).text)
+                await asyncio.sleep(0.05)
+            asked.close()
+            await asyncio.sleep(0.05)
+            return told
+
+    assert asyncio.run(ask()) == ["i-10", "i-11", "i-20", "i-21", "i-30"]

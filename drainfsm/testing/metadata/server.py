@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import socket
 import threading
 import time
 from collections.abc import Mapping
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -169,7 +170,24 @@ class _Http(ThreadingHTTPServer):
 
     def __init__(self, owner: MetadataServer, port: int) -> None:
         self.owner = owner
+        self.connections: set[socket.socket] = set()
         super().__init__(("127.0.0.1", port), _Handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self.connections.add(connection)
+        return connection, address
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Clients that keep their connections do not hold it up."""
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        super().server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -207,6 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
             if fault is not None:
                 _misbehave(self, owner, fault, request.path)
             elif answer is not None and not owner.stopping:
+                self.close_connection = self.headers.get("Connection") == "close"
                 self.say(answer)
 
     def say(self, answer: Response) -> None:
@@ -214,7 +233,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in answer.headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Connection", "close")
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(answer.body)
 
