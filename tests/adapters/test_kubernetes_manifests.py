@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE, NO_PROGRESS_EXIT_CODE
 from drainfsm_adapters.kubernetes_options import KubernetesOptions
-from drainfsm_kit.kube.levels import Level, level, missing
+from drainfsm_kit.kube.levels import DEFAULT_IMAGE, Level, level, missing
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -200,3 +202,36 @@ def test_restricted_pod_security_takes_the_pods(here: Level, name: str, job: Ite
     spec["hostNetwork"] = True
     with pytest.raises(RuntimeError, match="violates PodSecurity"):
         dry_run(here, "api/v1/namespaces/restricted/pods", pod)
+
+
+@pytest.mark.parametrize("code", [EX_TEMPFAIL, NO_PROGRESS_EXIT_CODE])
+def test_a_cluster_does_what_the_rules_say(here: Level, code: int) -> None:
+    if not here.runs_pods:
+        pytest.skip("nothing runs pods here")
+    name = f"exit-{uuid.uuid4().hex[:8]}"
+    container = {
+        "name": "train",
+        "image": os.environ.get("DRAINFSM_KUBE_IMAGE", DEFAULT_IMAGE),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", f"exit {code}"],
+    }
+    job: Item = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    policy = next(one for file, one in JOBS if file == "job.yaml")["spec"]["podFailurePolicy"]
+    job["spec"] = {"backoffLimit": 0, "podFailurePolicy": policy, "template": template}
+    here.kubectl_now("create", "--validate=false", "-f", "-", given=job)
+    try:
+        if code == EX_TEMPFAIL:
+            pods = ("get", "pods", "-l", f"batch.kubernetes.io/job-name={name}", "-o", "name")
+            gives_up = time.monotonic() + 120
+            while len(here.kubectl_now(*pods).split()) < 2:
+                assert time.monotonic() < gives_up, "it was not started again"
+                time.sleep(0.5)
+            status = json.loads(here.kubectl_now("get", "job", name, "-o", "json"))["status"]
+            assert status.get("failed", 0) == 0, "Ignore counts nothing"
+        else:
+            here.kubectl_now("wait", f"job/{name}", "--for=condition=Failed", "--timeout=120s")
+            status = json.loads(here.kubectl_now("get", "job", name, "-o", "json"))["status"]
+            assert {one["reason"] for one in status["conditions"]} == {"PodFailurePolicy"}
+    finally:
+        here.kubectl_now("delete", "job", name, "--wait=false")
