@@ -103,7 +103,7 @@ class SaveCommitter:
         while len(self._waiting) > WAITING_MAX:
             over = self._waiting.popleft()
             self._decisions.submit(
-                i.ReportCheckpointFailed(
+                e.CheckpointFailed(
                     generation_id=over.generation_id,
                     step=over.step,
                     reason=f"overtaken: newer saves, up to step {written.step}, wait to be "
