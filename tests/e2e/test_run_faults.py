@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from drainfsm.core import events as e
+from drainfsm.core.codec import decode_lines
+from drainfsm.core.fold import Fold
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import Phase
 from drainfsm_kit.running import QUICK, ROOMY, RunningJob, running_job
@@ -230,18 +232,41 @@ def test_a_notice_before_the_coordinator_is_there_still_ends_the_agent(pair: Run
     assert agent.wait() == 75
 
 
-def test_a_full_disk_under_the_journal_is_told_and_the_deadline_kept(job: RunningJob) -> None:
-    """No file of the agent may grow beyond the limit: the journal takes no more records."""
+def test_a_full_disk_under_the_journal_costs_no_save(job: RunningJob) -> None:
+    """No file of the agent may grow beyond the limit: the journal takes no more records, and the
+    store keeps them instead."""
     limit = 3_000
-    agent = job.start(job.toy(), grace_s=6.0, allowances=QUICK, file_bytes_max=limit)
+    agent = job.start(job.toy(), file_bytes_max=limit)
     job.wait_for(e.HealthyStepReached)
     agent.signal()
     assert agent.wait() == 75
     assert "cannot write the journal" in agent.output()
+    assert job.find(e.ManifestPublished) == []
+    kept = [
+        record
+        for path in sorted((job.store / "log" / "000001").iterdir())
+        for record in decode_lines(path.read_bytes())
+    ]
+    whole = Fold(job_id=job.job, epoch=1)
+    assert whole.read_all([*job.records(), *kept]) == len(job.records()) + len(kept)
+    assert whole.state.phase is Phase.EXITED
+    committed = whole.state.attempt.committed
+    assert committed is not None
+    assert committed.step == job.steps(0)[-1]
     job.wait_until_gone()
-    again = job.start(job.toy("--steps", "10"))
+    again = job.start(job.toy("--steps", str(committed.step + 5)))
     assert again.wait() == 0
-    assert job.find(e.AttemptStarted, epoch=2) != []
+    assert job.find(e.CheckpointRestored, epoch=2)[0].step == committed.step
+
+
+def test_a_full_disk_and_a_store_that_hangs_keep_the_deadline(job: RunningJob) -> None:
+    agent = job.start(job.toy(), grace_s=6.0, allowances=QUICK, file_bytes_max=3_000)
+    job.wait_for(e.HealthyStepReached)
+    job.store.rename(job.directory / "away")
+    agent.signal()
+    assert agent.wait() == 75
+    assert "nothing is decided until it can" in agent.output()
+    job.wait_until_gone()
 
 
 def test_a_store_that_hangs_delays_no_exit(job: RunningJob) -> None:

@@ -80,6 +80,7 @@ class Coordinator:
             act=self._act,
             missing=self._missing,
             warn=warn,
+            keep=attempt.publisher.keep,
         )
         self._end = AttemptEnd(clock=clock, reports=self._reports, submit=self._decisions.submit)
         self._actions = Actions(

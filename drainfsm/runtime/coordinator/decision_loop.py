@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -18,7 +18,7 @@ from drainfsm.core.state import State, first_state
 from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import Journal
 from drainfsm.runtime.clock import Clock
-from drainfsm.runtime.threads import Worker
+from drainfsm.runtime.threads import Worker, in_thread
 
 BATCH_MAX = 64
 """Records that share one fsync: the inputs that came while the last one was under way."""
@@ -26,6 +26,9 @@ BATCH_MAX = 64
 APPEND_PAUSE_S = 0.25
 """Before a refused append is tried again. It has no limit: nothing can happen without it, and the
 agents end the job by its deadline on their own."""
+
+KEEP_S = 2.0
+"""For the store to take a record that the journal refused."""
 
 WAKE_PAUSE_S = 0.05
 """Between ticks that changed nothing."""
@@ -55,13 +58,19 @@ class DecisionLoop:
         act: Callable[[Decided], None],
         missing: Callable[[State], tuple[MissingRank, ...]],
         warn: Callable[[str], None],
+        keep: Callable[[Sequence[Record]], None] | None = None,
     ) -> None:
+        """``keep``: puts records on record elsewhere, for a disk under the journal that is full."""
         self.state = first_state(job_id=journal.job_id, epoch=journal.epoch)
         self._journal = journal
         self._clock = clock
         self._act = act
         self._missing = missing
         self._warn = warn
+        self._keep = keep
+        self._kept: list[Record] = []
+        """On record elsewhere, and not yet in the journal."""
+
         self._asked: asyncio.Queue[Asked] = asyncio.Queue()
         self._writer = Worker("journal")
         self._timer: asyncio.TimerHandle | None = None
@@ -124,7 +133,7 @@ class DecisionLoop:
             id=uuid.uuid4().hex,
             job_id=self.state.attempt.job_id,
             epoch=self.state.attempt.epoch,
-            follows=self._journal.count + offset,
+            follows=self._journal.count + len(self._kept) + offset,
             at_unix_ms=now_unix_ms,
             events=events,
         )
@@ -133,8 +142,10 @@ class DecisionLoop:
         warned = False
         while records:
             try:
-                await self._writer.do(lambda: self._journal.append(*records))
+                await self._writer.do(lambda: self._journal.append(*self._kept, *records))
             except OSError as error:
+                if await self._kept_elsewhere(records, error):
+                    return
                 if not warned:
                     self._warn(
                         f"cannot write the journal {self._journal.path}: {error}; nothing is "
@@ -143,7 +154,26 @@ class DecisionLoop:
                 warned = True
                 await asyncio.sleep(APPEND_PAUSE_S)
             else:
+                self._kept.clear()
                 return
+
+    async def _kept_elsewhere(self, records: list[Record], error: OSError) -> bool:
+        """The records are facts all the same, and the journal gets them once it can be written."""
+        keep = self._keep
+        if keep is None:
+            return False
+        try:
+            async with asyncio.timeout(KEEP_S):
+                await in_thread("keep", lambda: keep(records))
+        except (TimeoutError, DrainfsmError, OSError):
+            return False
+        if not self._kept:
+            self._warn(
+                f"cannot write the journal {self._journal.path}: {error}; what is decided is on "
+                "record in the store instead, under log/, until it can (free space there)"
+            )
+        self._kept += records
+        return True
 
     def _set_timer(self) -> None:
         if self._timer is not None:

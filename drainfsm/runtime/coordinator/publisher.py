@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
 
 from drainfsm.core import inputs as i
+from drainfsm.core.codec import encode_lines
 from drainfsm.core.manifest import DCP_SAVER, Commit, Manifest, verify_reported, verify_stored
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, target_of
+from drainfsm.core.records import Record
 from drainfsm.core.requeue import RequeueRecord
-from drainfsm.errors import ManifestMismatchError, SaveFailedError
+from drainfsm.errors import ManifestMismatchError, SaveFailedError, SlotTakenError
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.coordinator.saves import Written
 from drainfsm.store import CommitLog, ObjectStore
 from drainfsm.store.generations import generation_prefix, write_manifest
 from drainfsm.store.requeues import count_without_progress, write_requeue
+
+KEPT = "log/"
+"""Where records are that a full disk kept from the journal."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +189,18 @@ class Publisher:
             StoreUnreachableError: the store does not answer.
         """
         return count_without_progress(self._store, epoch=self._epoch - 1, most=most)
+
+    def keep(self, records: Sequence[Record]) -> None:
+        """Put records that the journal could not take beside the checkpoints, as lines of an
+        exported log.
+
+        Raises:
+            StoreUnreachableError: the store does not take them.
+        """
+        first = records[0]
+        name = f"{KEPT}{self._epoch:06d}/{first.follows:08d}-{first.id}.jsonl"
+        with contextlib.suppress(SlotTakenError):  # its answer was lost before
+            self._store.put_if_absent(name, encode_lines(records))
 
     def begin_again(self) -> RestoreTarget | None:
         """What this attempt has committed last, for ranks that are started again; None: nothing.
