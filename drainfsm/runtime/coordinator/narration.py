@@ -11,6 +11,7 @@ from drainfsm.core.events import Event, snake_case
 from drainfsm.core.text import printable
 
 log = logging.getLogger("drainfsm.coordinator")
+log.addHandler(logging.NullHandler())  # a program that has not set up logging hears nothing of it
 
 TROUBLE = (
     e.AttemptFenced,
