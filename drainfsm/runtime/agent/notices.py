@@ -19,6 +19,9 @@ from drainfsm.runtime.wire import rank_messages as m
 
 T = TypeVar("T")
 
+OFF_MS_MIN = 500
+"""Less may be the way that a message took."""
+
 CLOCK = "clock"
 """As a source: it cannot tell where it is further off than is allowed for."""
 
@@ -174,7 +177,7 @@ class Notices:
         ahead_ms, deadline = self._offset.ahead_ms, notice.deadline_unix_ms
         if deadline is None:
             return replace(notice, received_unix_ms=notice.received_unix_ms - ahead_ms)
-        if abs(ahead_ms) <= self._config.allowances.clock_skew_ms:
+        if abs(ahead_ms) <= self._allowed_off_ms:
             return notice
         return replace(
             notice,
@@ -182,9 +185,13 @@ class Notices:
             deadline_unix_ms=deadline - ahead_ms,
         )
 
+    @property
+    def _allowed_off_ms(self) -> int:
+        return max(self._config.allowances.clock_skew_ms, OFF_MS_MIN)
+
     def check_clocks(self) -> None:
         """What is further off than is allowed for is put on record, and so is its end."""
-        allowed_ms = self._config.allowances.clock_skew_ms
+        allowed_ms = self._allowed_off_ms
         ahead_ms, set_ms = self._offset.ahead_ms, self._clock.set_ms
         told = ""
         if abs(ahead_ms) > allowed_ms:

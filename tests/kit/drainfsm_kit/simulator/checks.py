@@ -147,7 +147,7 @@ def _restores(attempt: SimulatedAttempt) -> Iterator[str]:
     """I8: exactly what the requeue record of the attempt before names, and nothing older than
     what that one restored itself."""
     watcher, state = attempt.agents[0].watcher, attempt.state
-    if watcher is None or state is None or not state.attempt.started:
+    if watcher is None or state is None or not state.attempt.started or not watcher.journaled:
         return
     epoch, restore = state.attempt.epoch, watcher.restore
     record = _record(attempt, epoch - 1)

@@ -25,6 +25,11 @@ class Watcher:
         self._seen: set[Phase] = set()
 
     @property
+    def journaled(self) -> bool:
+        """False: its disk was full from the start, and the store has its records."""
+        return bool(self._journal.records)
+
+    @property
     def restore(self) -> RequeueRecord | None:
         """What the attempt was to restore, as its first record says."""
         first = self._journal.records[0].events[0]
