@@ -12,14 +12,14 @@ session.close()
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-from drainfsm import errors
 from drainfsm.lazy import lazy_names
 
 __all__ = ["Checkpoint", "OwnCheckpoint", "Session", "__version__", "attach", "errors"]
 
+TYPE_CHECKING = False  # what typing calls so, without the time that importing it takes
 if TYPE_CHECKING:
+    from drainfsm import errors
     from drainfsm.checkpoint import Checkpoint, OwnCheckpoint
     from drainfsm.session import Session
     from drainfsm.version import __version__
@@ -31,6 +31,7 @@ else:
             "OwnCheckpoint": "drainfsm.checkpoint",
             "Session": "drainfsm.session",
             "__version__": "drainfsm.version",
+            "errors": "drainfsm.errors",
         },
     )
 
