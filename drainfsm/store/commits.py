@@ -114,7 +114,8 @@ class CommitLog:
         for _ in range(RACES_MAX):
             head = self.head()
             if isinstance(head.last, Claim) and head.last.attempt_id == attempt_id:
-                return self._claimed_before(head)  # an earlier call got no answer, but took effect
+                self._keep(head.slot)  # an earlier call got no answer, but took effect
+                return self._claimed_before(head)
             admit(head)
             self._identify(attempt_id, now_unix_ms=now_unix_ms)
             epoch, slot = head.epoch + 1, head.slot + 1
@@ -136,6 +137,7 @@ class CommitLog:
         for _ in range(RACES_MAX):
             head = self.head()
             if (slot := self._slot_of(commit, head)) is not None:
+                self._keep(slot)
                 return slot
             self._check_claimed(commit, head)
             if self._create(commit, head):
@@ -229,6 +231,16 @@ class CommitLog:
                 created_unix_ms=now_unix_ms,
             )
             self._reader.identity = write_identity(store, identity, pause=self._pause)
+
+    def _keep(self, number: int) -> None:
+        """A slot of ours that is found there may not last yet: who put it had no answer. Putting
+        it again is refused, and makes what is seen durable."""
+        name = PREFIX + slot_name(number)
+        data = self._store.get(name)
+        if data is None:
+            raise CommitLogError(f"slot {name} has vanished")
+        put_settled(self._store, name, data, pause=self._pause)
+        write_mark(self._store, Mark(number, self._reader.read(number).digest))
 
     def _create(self, slot: Slot, head: Head) -> bool:
         """Create the slot behind the head; False if somebody else has its place."""
