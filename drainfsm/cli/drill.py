@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -80,6 +81,8 @@ def main(argv: Sequence[str]) -> int:
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
     job, store = settings.job, store_of(settings)
     commit = _committed(store, job_id=job, generation_id=arguments.generation)
+    if not command and not arguments.checksums_only and find_spec("torch") is not None:
+        import_module("drainfsm.checkpoint.drill")  # its time is not the restore's
     began = time.monotonic()
     if command:
         config = settings.run_config(command)
