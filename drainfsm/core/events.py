@@ -66,7 +66,7 @@ class NodeSteps(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 # --- notices ------------------------------------------------------------------------------------
 
 
-class NoticeReceived(Fact, frozen=True, kw_only=True):
+class NoticeReceived(Fact, frozen=True, kw_only=True, omit_defaults=True):
     """A notice was accepted: the first opens the drain; others are recorded into it."""
 
     drain_id: str
