@@ -122,9 +122,9 @@ def test_file_directory_and_every_new_parent_are_synced(
     store.create(parents=True)
     store.put_if_absent("commits/deep/00000001.json", b"x")
     root = str(tmp_path / "new" / "root")
-    assert order[:3] == [str(tmp_path / "new"), root, f"{root}/commits"]
-    assert order[3].startswith(f"{root}/commits/deep/.tmp-drainfsm-")
-    assert order[4:] == ["link", f"{root}/commits/deep"]
+    assert order[:4] == [str(tmp_path), str(tmp_path / "new"), root, f"{root}/commits"]
+    assert order[4].startswith(f"{root}/commits/deep/.tmp-drainfsm-")
+    assert order[5:] == ["link", f"{root}/commits/deep"]
     order.clear()
     store.create_tree("generations/g1/")
     with store.writer("generations/g1/x") as stream:
