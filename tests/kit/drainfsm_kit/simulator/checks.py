@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from drainfsm.core.codec import decode_object
 from drainfsm.core.requeue import RequeueRecord
+from drainfsm.runtime.agent.node import OVERDUE_EXIT_MS
 from drainfsm_kit.simulator.agent import SimulatedAgent
 from drainfsm_kit.simulator.attempt import SimulatedAttempt
 from drainfsm_kit.simulator.cluster import Cluster
@@ -88,7 +89,9 @@ def _budgets(attempt: SimulatedAttempt) -> Iterator[str]:
             continue
         name, ended_ms = agent.process.name, agent.process.ended_us // 1_000
         if agent.exit_by_ms is not None:
-            limit_ms = max(agent.exit_by_ms, agent.told_ms) + EXIT_MS
+            limit_ms = agent.exit_by_ms + EXIT_MS
+            if agent.told_ms >= agent.exit_by_ms:  # too late: it has a moment to say so
+                limit_ms = agent.told_ms + OVERDUE_EXIT_MS + EXIT_MS
             if ended_ms > limit_ms:
                 yield (
                     f"I9: agent {name} was told at {agent.told_ms} ms to be gone by "
