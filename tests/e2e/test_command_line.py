@@ -132,14 +132,14 @@ def test_a_command_that_is_not_there_is_found_out_before_anything_is_claimed(
     assert not (tmp_path / "store" / "commits").exists()
 
 
-def test_a_store_that_is_away_at_the_start_asks_for_another_try(
+def test_a_store_that_is_a_file_is_refused_and_nothing_is_started(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     (tmp_path / "store").write_text("where a file system ought to be mounted")
     ran = ["run", "--", sys.executable, "-c", "print('trained')"]
     done = _drainfsm(tmp_path, environment, *ran)
-    assert (done.returncode, done.stdout) == (75, "")
-    assert "mounted" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "it is a file" in done.stderr
     assert "Traceback" not in done.stderr
     (tmp_path / "store").unlink()
     done = _drainfsm(tmp_path, environment, *ran)

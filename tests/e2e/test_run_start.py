@@ -16,6 +16,14 @@ from drainfsm_kit import plugin
 from drainfsm_kit.running import RunningJob
 
 HTTPS = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "https://169.254.169.254"}
+NOWHERE = {
+    "AWS_ENDPOINT": "http://127.0.0.1:9",
+    "AWS_ALLOW_HTTP": "true",
+    "AWS_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": "x",
+    "AWS_SECRET_ACCESS_KEY": "x",
+}
+"""An object store that nobody answers for."""
 
 
 def aws(**options: str) -> dict[str, Any]:
@@ -69,9 +77,10 @@ def test_a_node_0_that_refuses_to_start_tells_the_others(pair: RunningJob) -> No
 def test_a_start_that_is_to_be_tried_again_reaches_the_requeue(
     job: RunningJob, tmp_path: Path
 ) -> None:
-    job.store.write_text("where a file system ought to be mounted")
     agent = job.start(
-        ("true",), variables=plugin.install(tmp_path / "site"), settings=plugin.settings(tmp_path)
+        ("true",),
+        variables={**plugin.install(tmp_path / "site"), **NOWHERE},
+        settings={**plugin.settings(tmp_path), "store": "s3://bucket/job"},
     )
     assert agent.wait() == 75
     requeue, timeout_ms, *left_for = (tmp_path / "left-0").read_text().split()
