@@ -75,6 +75,18 @@ class Settings:
         try:
             converted: object = msgspec.convert(value, wanted, strict=False, dec_hook=_path)
         except msgspec.ValidationError as error:
+            if wanted is bool:
+                raise ConfigError(
+                    f"{given.origin}: {given.value!r} is neither true nor false"
+                ) from error
+            if (
+                option.shape == "mapping"
+                and isinstance(given.value, str)
+                and "=" not in given.value
+            ):
+                raise ConfigError(
+                    f"{given.origin}: {given.value!r} is not {option.metavar}"
+                ) from error
             raise ConfigError(f"{given.origin}: {given.value!r} will not do: {error}") from error
         return converted
 

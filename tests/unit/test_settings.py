@@ -200,8 +200,12 @@ def test_the_service_links_of_kubernetes_are_nobodys_typo(load: Load) -> None:
         ("DRAINFSM_CONFG", "x", ["DRAINFSM_CONFG", "DRAINFSM_CONFIG?"]),
         ("DRAINFSM_GRACE", "soon", ["DRAINFSM_GRACE: 'soon' will not do"]),
         ("DRAINFSM_NNODES", "1.5", ["DRAINFSM_NNODES: '1.5' will not do"]),
-        ("DRAINFSM_ASYNCHRONOUS", "maybe", ["DRAINFSM_ASYNCHRONOUS: 'maybe' will not do"]),
-        ("DRAINFSM_LAYOUT", "dp", ["DRAINFSM_LAYOUT: 'dp' will not do"]),
+        (
+            "DRAINFSM_ASYNCHRONOUS",
+            "maybe",
+            ["DRAINFSM_ASYNCHRONOUS: 'maybe' is neither true nor false"],
+        ),
+        ("DRAINFSM_LAYOUT", "dp", ["DRAINFSM_LAYOUT: 'dp' is not KEY=N"]),
         ("DRAINFSM_ADAPTER_NOSUCH_POLL_S", "5", ["DRAINFSM_ADAPTER_NOSUCH_POLL_S", "nosuch"]),
         ("DRAINFSM_CONFIG", "/no/such/file", ["/no/such/file cannot be read"]),
     ],
@@ -368,3 +372,17 @@ def test_an_adapter_without_an_entry_point_has_options_by_the_name_of_its_module
 def test_an_endpoint_of_a_cloud_that_nobody_knows_is_a_typo(load: Load) -> None:
     with pytest.raises(ConfigError, match="DRAINFSM_AZRE_METADATA_ENDPOINT is not known"):
         load("", {"DRAINFSM_AZRE_METADATA_ENDPOINT": "http://127.0.0.1"}, *_NAMED)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("--reshard", "maybe"), "--reshard: 'maybe' is neither true nor false"),
+        (("--layout", "dp"), "--layout: 'dp' is not KEY=N"),
+    ],
+)
+def test_a_value_of_the_wrong_form_is_told_in_words(
+    load: Load, argv: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load("", {}, *_NAMED, *argv).run_config(COMMAND)
