@@ -98,13 +98,8 @@ class Coordinator:
         self._progress = AttemptProgress(
             attempt.publisher, attempt.restore, attempts_max=config.attempts_max
         )
-        self._starts = Starts(
-            attempt,
-            self._decisions,
-            self._actions.saves,
-            self._nodes,
-            layout=config.checkpoint.layout,
-        )
+        saves, layout = self._actions.saves, config.checkpoint.layout
+        self._starts = Starts(attempt, self._decisions, saves, self._nodes, layout=layout)
 
     @property
     def state(self) -> State:
