@@ -239,6 +239,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A full disk, a directory that is taken, a job of another size, and a rank that dies."""
     root = tmp_path_factory.mktemp("faults")
     store = str(root / "store")
+    Path(store).mkdir()
     taken = generation_id(epoch=1, step=3, saver="p")
     open_store(store).create_tree(f"generations/{taken}/")
     target = RestoreTarget(
