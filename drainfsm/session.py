@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, Protocol, TypeAlias
 
+from drainfsm.errors import ConfigError
 from drainfsm.runtime.rank.session import RankSession
 
 if TYPE_CHECKING:
@@ -82,8 +84,14 @@ class Session:
         ``parts``: everything else that must come back, by names of your own.
 
         Raises:
-            ConfigError: a part cannot be saved, or torch.distributed counts other ranks.
+            ConfigError: a part cannot be saved, torch is missing, or torch.distributed counts
+                other ranks.
         """
+        if find_spec("torch") is None:
+            raise ConfigError(
+                "session.checkpoint(...) needs torch: install it with `pip install "
+                "'drainfsm[torch]'`, or save by functions of your own (session.own_checkpoint)"
+            )
         from drainfsm.checkpoint import Checkpoint
 
         if more:

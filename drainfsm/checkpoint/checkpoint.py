@@ -20,7 +20,7 @@ from drainfsm.core.orders import SaveOrder
 from drainfsm.core.state import periodic_id
 from drainfsm.errors import ConfigError, SaveFailedError
 from drainfsm.store import open_store
-from drainfsm.store.checksums import new_hasher
+from drainfsm.store.checksums import available
 
 
 class Checkpoint:
@@ -59,7 +59,7 @@ class Checkpoint:
         self._progress = Progress(port)
         if not self._active:
             return
-        new_hasher(port.settings.checksum)  # a wrong name is found here, not in a drain
+        available(port.settings.checksum)  # a wrong name is found here, not in a drain
         self._store = open_store(port.store_url)
         self._exchange = Exchange(rank=port.rank, world_size=port.world_size)
         self._staging = Staging()

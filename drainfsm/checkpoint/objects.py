@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import DataLoader
 
 from drainfsm.checkpoint.serialised import Serialised
 from drainfsm.errors import ConfigError, RestoreRefusedError
@@ -82,6 +83,13 @@ def check_object(name: str, part: Any) -> None:
         return
     for method in ("state_dict", "load_state_dict"):
         if not callable(getattr(part, method, None)):
+            if isinstance(part, DataLoader):
+                raise ConfigError(
+                    f"checkpoint part {name!r}: torch's DataLoader cannot say where it stands. "
+                    "Take torchdata.stateful_dataloader.StatefulDataLoader, which takes the same "
+                    "arguments (`pip install torchdata`), or leave the loader out and begin its "
+                    "data at the step that restore() returns"
+                )
             raise ConfigError(
                 f"checkpoint part {name!r} ({type(part).__name__}) has no {method}(): give "
                 "session.checkpoint(...) things that have state_dict() and load_state_dict()"

@@ -38,7 +38,7 @@ from drainfsm.errors import (
     SaveFailedError,
 )
 from drainfsm.store import PosixStore, open_store
-from drainfsm.store.checksums import new_hasher
+from drainfsm.store.checksums import available
 from drainfsm.store.generations import generation_prefix, verify_checksums
 
 Saver = Callable[[Path, int], WrittenFiles]
@@ -94,7 +94,7 @@ class OwnCheckpoint:
             )
         if port.settings.every_s:
             raise ConfigError("every_s: own_checkpoint saves by count of steps; set every_steps")
-        new_hasher(port.settings.checksum)  # a wrong name is found here, not in a drain
+        self._checksum = available(port.settings.checksum)  # a wrong name is found here
         self._store = store
         if save_bytes:
             port.declare_size(save_bytes)
@@ -229,7 +229,7 @@ class OwnCheckpoint:
                 names,
                 prefix=prefix,
                 rank=self._port.rank,
-                algorithm=self._port.settings.checksum,
+                algorithm=self._checksum,
                 proceed=proceed,
             )
         )

@@ -33,6 +33,7 @@ from drainfsm.core.events import MemoryShortage
 from drainfsm.core.manifest import Entry
 from drainfsm.errors import NoRoomError, SaveFailedError
 from drainfsm.store.base import ObjectStore
+from drainfsm.store.checksums import available
 from drainfsm.store.generations import generation_prefix
 
 log = logging.getLogger("drainfsm.checkpoint")
@@ -74,7 +75,7 @@ class RankSave:
             store,
             generation_prefix(generation_id),
             rank=port.rank,
-            algorithm=port.settings.checksum,
+            algorithm=available(port.settings.checksum),
             aborted=self._aborted,
         )
         self._writer = GenerationWriter(generation_id, self._files)

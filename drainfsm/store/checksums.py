@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.util import find_spec
 from typing import BinaryIO, Protocol
 
 from drainfsm.errors import ConfigError
@@ -33,6 +34,19 @@ def new_hasher(algorithm: str) -> Hasher:
             ) from error
         return xxhash.xxh3_128()
     raise ConfigError(f"checksum {algorithm!r}: choose xxh3_128 or sha256")
+
+
+def available(algorithm: str) -> str:
+    """``algorithm``, or sha256 where the package for it is not installed: a plain install saves
+    just as well, only slower.
+
+    Raises:
+        ConfigError: there is no such algorithm.
+    """
+    if algorithm == "xxh3_128" and find_spec("xxhash") is None:
+        return "sha256"
+    new_hasher(algorithm)
+    return algorithm
 
 
 def checksum_of(stream: BinaryIO, *, algorithm: str) -> str:

@@ -143,10 +143,7 @@ def _would(one: Decision) -> str:
 
 def _late(found: Postmortem) -> Iterator[str]:
     for missing in found.late:
-        yield (
-            f"Late: rank {missing.rank} on node {missing.node}, {missing.phase}, last completed "
-            f"step {missing.last_step}"
-        )
+        yield (f"Late: {missing.name}, {missing.phase}, last completed step {missing.last_step}")
 
 
 # --- Markdown -----------------------------------------------------------------------------------

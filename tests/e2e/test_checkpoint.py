@@ -17,6 +17,7 @@ from drainfsm.core.events import CheckpointDrilled
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.store import open_store
+from drainfsm.testing.stores import new_store
 from drainfsm_kit.ranks import JOB, Report, commit_saved, read_reports
 
 WORLD_SIZE = 2
@@ -239,9 +240,8 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A full disk, a directory that is taken, a job of another size, and a rank that dies."""
     root = tmp_path_factory.mktemp("faults")
     store = str(root / "store")
-    Path(store).mkdir()
     taken = generation_id(epoch=1, step=3, saver="p")
-    open_store(store).create_tree(f"generations/{taken}/")
+    new_store(store).create_tree(f"generations/{taken}/")
     target = RestoreTarget(
         generation_id="e000001-s000000000001-p", manifest_digest="", step=1, world_size=4
     )
