@@ -32,7 +32,7 @@ READ_PAUSE_S = 0.1
 """Reads of a slot that is garbled: where there are no hard links it may be half written. And of a
 listing that lacks the newest slot: a client of NFS may have an old one."""
 
-CHECKED_SLOTS = 1_000
+CHECKED_SLOTS = 256
 """Newest slots that the first look reads. Of older ones it sees that they are there; they are
 checked when somebody needs them."""
 

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from drainfsm.durable import Directories, sync_directory, write_synced
 from drainfsm.errors import ConfigError, SlotTakenError, StoreError, StoreUnreachableError
-from drainfsm.store.base import TEMPORARY_PREFIX, check_name, check_prefix, get_each
+from drainfsm.store.base import TEMPORARY_PREFIX, check_name, check_prefix
 
 STREAM_BUFFER_BYTES = 1 << 20
 """Small writes are gathered up to this size; larger ones pass through."""
@@ -152,7 +152,7 @@ class PosixStore:
                 return None
 
     def get_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
-        return get_each(self.get, names)
+        return [self.get(name) for name in names]
 
     def list(self, prefix: str) -> dict[str, int]:
         top = self._tree(prefix)

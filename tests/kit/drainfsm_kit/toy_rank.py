@@ -24,7 +24,7 @@ from drainfsm.core.state import periodic_id
 from drainfsm.core.words import Verification
 from drainfsm.runtime.rank.attach import attach_session
 from drainfsm.runtime.rank.session import RankSession
-from drainfsm.store import open_store
+from drainfsm.store import PosixStore, open_store
 from drainfsm.store.generations import generation_prefix
 from drainfsm_kit import crashing
 
@@ -156,10 +156,11 @@ class Saver:
         time.sleep(self._options.save_s)
         file = self._file(generation)
         prefix = generation_prefix(generation)
-        if urlsplit(self._session.store_url).scheme == "file":
-            file.parent.mkdir(parents=True, exist_ok=True)
+        store = open_store(self._session.store_url)
+        if isinstance(store, PosixStore):
+            store.directory(prefix)
         if self._options.durably:
-            with open_store(self._session.store_url).writer(f"{prefix}{file.name}") as stream:
+            with store.writer(f"{prefix}{file.name}") as stream:
                 stream.write(data)
         elif not self._options.save_lies:
             file.write_bytes(data)
