@@ -213,7 +213,7 @@ class Agent:
         if self._host is None or left.exit_code == FENCED_EXIT_CODE:
             return left
         left_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
-        timeout_ms = max(left_ms // 2, self._config.allowances.exit_margin_ms // 8)
+        timeout_ms = max(left_ms // 2, 2 * closing_ms(self._config.allowances.exit_margin_ms))
         if not await self._host.fenced(timeout_ms=timeout_ms):
             return left
         return replace(left, exit_code=FENCED_EXIT_CODE, requeue=False, left_for=())
