@@ -69,6 +69,9 @@ class SimulatedAgent:
         self.heard: list[tuple[int, int]] = []
         """HARD notices that this agent itself heard: when, and their deadline, in true time."""
 
+        self.stated_ms: list[int] = []
+        """The deadlines among them that the notices stated."""
+
         self.skew_ms = 0
         """Of its clock, for life: steps of the machine's clock change nothing."""
 

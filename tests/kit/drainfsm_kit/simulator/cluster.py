@@ -188,7 +188,12 @@ class Cluster:
         if given.hard and agent.listening and not over:
             now_ms = self.universe.timeline.now_ms
             in_ms = self._world.grace_ms if given.in_ms is None else given.in_ms
-            agent.heard.append((now_ms, now_ms + in_ms + given.skew_ms))
+            deadline_ms = now_ms + in_ms + given.skew_ms
+            if given.in_ms is not None:
+                agent.stated_ms.append(deadline_ms)
+            elif agent.stated_ms:  # what is assumed tightens nothing that was stated
+                deadline_ms = max(deadline_ms, min(agent.stated_ms))
+            agent.heard.append((now_ms, deadline_ms))
 
     def _count(self, given: GivenNotice, agent: SimulatedAgent) -> None:
         state = agent.attempt.state
