@@ -53,8 +53,8 @@ def found_files(directory: Path, said: WrittenFiles) -> dict[str, str]:
         names = dict.fromkeys(_walk(directory, ""), "")
     elif isinstance(said, str) or not isinstance(said, Iterable):
         raise SaveFailedError(
-            f"save() returned {said!r}: return the names of its files as a list, a mapping of "
-            "names to checksums, or nothing"
+            f"save() returned {said!r}: return a list of names, a mapping of names to checksums, "
+            "or nothing"
         )
     elif isinstance(said, Mapping):
         names = {str(name): checksum for name, checksum in said.items()}
