@@ -107,7 +107,7 @@ def test_a_deadline_that_cannot_be_acted_on_is_refused_and_nothing_is_recorded(
 ) -> None:
     done = _drainfsm(tmp_path, environment, "notify", "--soft", "--in", seconds)
     assert done.returncode == 2
-    assert done.stderr.startswith("drainfsm: notice notify/")
+    assert done.stderr.startswith(f"drainfsm: --in {float(seconds):g}: ")
     replayed = _drainfsm(tmp_path, environment, "replay", "--json")
     assert "notice_received" not in replayed.stdout
     assert running.poll() is None

@@ -59,7 +59,7 @@ def test_the_second_agent_with_a_node_rank_is_refused(pair: RunningJob) -> None:
     pair.start_toys()
     pair.wait_for(e.HealthyStepReached)
     for node_rank in range(2):
-        intruder = pair.start(("true",), node_rank=node_rank)
+        intruder = pair.start(("true",), node_rank=node_rank, settings={"attach_s": 2.0})
         assert intruder.wait() == 1
         assert f"node rank {node_rank}" in intruder.output()
     assert len(pair.find(e.AttemptStarted, epoch=2)) == 0, "the intruder fenced the job"
