@@ -22,6 +22,9 @@ from drainfsm.core.draft import Draft, reject
 from drainfsm.core.notice import Notice, revision_of, stated_revision
 from drainfsm.core.state import Drain, HeldNotice, HoldPeriod, Phase, State, Stop, known, merge
 
+NOT_ATTACHED = "no process called drainfsm.attach()"
+"""Why a job without ranks is not saved."""
+
 
 def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
     """The first notice opens a drain; any other is recorded, and the earliest deadline wins."""
@@ -189,7 +192,7 @@ def report_cordon(draft: Draft, given: i.ReportCordon) -> None:
     if not budget.fits:
         saving.skip(draft, saving.does_not_fit(budget), budget=budget)
     elif not given.attached:
-        saving.skip(draft, "no process called drainfsm.attach()", budget=budget)
+        saving.skip(draft, NOT_ATTACHED, budget=budget)
 
 
 def report_positions(draft: Draft, given: i.ReportPositions) -> None:

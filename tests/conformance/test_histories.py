@@ -15,6 +15,7 @@ from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.deadline import next_wake_unix_ms
+from drainfsm.core.decide_stop import NOT_ATTACHED
 from drainfsm.core.events import EVENT_TYPES, Fact
 from drainfsm.core.notice import Cause
 from drainfsm.core.records import Record
@@ -69,10 +70,21 @@ def test_a_real_run_is_a_behaviour_of_the_model(judge: Judge, tmp_path: Path) ->
     assert judge([history]) == {}
 
 
+def _without_ranks(records: Sequence[Record]) -> bool:
+    """The model's ranks have attached: a job of which none has is not in its world."""
+    events = [event for record in records for event in record.events]
+    return any(isinstance(one, e.SaveSkipped) and one.reason == NOT_ATTACHED for one in events)
+
+
 @pytest.mark.tlc
 def test_histories_of_the_simulator_are_behaviours_of_the_model(judge: Judge) -> None:
     """Of the real coordinator and agents, in a world that misbehaves."""
-    histories = [records for seed in SEEDS for _, records in simulate_seed(seed).history if records]
+    histories = [
+        records
+        for seed in SEEDS
+        for _, records in simulate_seed(seed).history
+        if records and not _without_ranks(records)
+    ]
     kinds = {type(event) for history in histories for record in history for event in record.events}
     assert {e.ManifestPublished, e.SaveAbandoned, e.QuiesceTimedOut, e.AttemptFenced} <= kinds
     told = judge(histories)
