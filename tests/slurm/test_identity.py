@@ -86,10 +86,19 @@ def test_a_job_that_is_cancelled_in_the_grace_of_its_preemption_stays_cancelled(
     assert (state, job.field("Restarts")) == ("CANCELLED", "0")
 
 
+def _wait_until_saved(cluster: Cluster, job: SlurmJob) -> None:
+    """A controller that is killed knows afterwards only what it had written down."""
+    mark = f"saved-{job.job_id}"
+    cluster.run("scontrol", "update", f"jobid={job.job_id}", f"comment={mark}")
+    state = cluster.directory / "state" / "job_state"
+    cluster.wait(lambda: mark.encode() in state.read_bytes() or None, what="a saved state")
+
+
 def test_a_requeue_waits_for_a_controller_that_is_away(cluster: Cluster, submit: Submit) -> None:
     """slurmctld stands still while the job leaves, and is killed then; the grace is long enough."""
     job = submit("one-node", GRACE="60")
     job.wait_steps(5)
+    _wait_until_saved(cluster, job)
     pid = cluster.daemon_pid("slurmctld")
     cluster.run("scancel", "--batch", "--signal=USR1", job.job_id)
     job.seen.wait_anyway(lambda: job.seen.find(e.NoticeReceived, 1) or None, what="the signal")
