@@ -11,7 +11,14 @@ import dataclasses
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from drainfsm.core.manifest import Commit, Entry, Manifest
 from drainfsm.core.notice import Cause
@@ -265,5 +272,7 @@ class Jobs(RuleBasedStateMachine):
                 raise AssertionError(f"{generation} was pruned and is read")
 
 
-TestJobs = Jobs.TestCase
-TestJobs.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+def test_jobs() -> None:
+    """By a function: see ``test_drains``."""
+    run = settings(max_examples=200, stateful_step_count=50, deadline=None)
+    run_state_machine_as_test(lambda: Jobs(), settings=run)  # type: ignore[arg-type]
