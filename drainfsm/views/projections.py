@@ -16,6 +16,7 @@ from drainfsm.core.fold import Fold
 from drainfsm.core.records import Content, Record
 from drainfsm.core.state import State
 from drainfsm.errors import EventRefusedError
+from drainfsm.views.attempts import COMMITS
 from drainfsm.views.status import Status, status_of
 
 EVENTS_KEPT = 500
@@ -23,8 +24,6 @@ EVENTS_KEPT = 500
 
 RECORDS_KEPT = 2_000
 """Of one attempt: what ``explain`` needs. An attempt that has more is explained by its log."""
-
-COMMITS = (e.ManifestPublished, e.CheckpointCommitted)
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):

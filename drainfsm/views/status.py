@@ -14,10 +14,9 @@ from drainfsm.core.fold import evolve
 from drainfsm.core.records import Record
 from drainfsm.core.state import Phase, State, first_state
 from drainfsm.core.text import printable, span
+from drainfsm.views.attempts import COMMITS
 from drainfsm.views.replay import AttemptLog, replay_attempt
 from drainfsm.views.sources import source_health
-
-COMMITS = (e.ManifestPublished, e.CheckpointCommitted)
 
 
 class NoticeForecast(msgspec.Struct, frozen=True, kw_only=True):
