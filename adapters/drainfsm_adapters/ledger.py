@@ -114,9 +114,7 @@ class Ledger:
         now_unix_ms: Callable[[], int],
         scope: str = "",
     ) -> None:
-        self.scope = scope
-        """Whom the notices are about: part of their identity, so set once, before the first."""
-
+        self._scope = scope
         self._source = source
         self._sink = sink
         self._clock = clock
@@ -125,6 +123,14 @@ class Ledger:
         self._revisions: dict[str, int] = {}
         self._read: set[str] = set()
         """Signals that have been read in full."""
+
+    @property
+    def named(self) -> bool:
+        return bool(self._scope)
+
+    def name(self, scope: str) -> None:
+        """Whom the notices are about. It is part of their identity: the first name stays."""
+        self._scope = self._scope or scope
 
     def settle(self, signal: str, reading: Reading, *, confirm_count: int = 1) -> bool:
         """Take in one reading. A SOFT event is gone once ``confirm_count`` readings lack it.
@@ -181,7 +187,7 @@ class Ledger:
             self._withdraw(place, reason)
 
     def _announce(self, place: tuple[str, str], observed: Observed) -> None:
-        base = "/".join(filter(None, (self.scope, observed.key, observed.tag)))
+        base = "/".join(filter(None, (self._scope, observed.key, observed.tag)))
         revision = self._revisions[base] = self._revisions.get(base, 0) + 1
         native_id = base if revision == 1 else f"{base}~{revision}"
         standing = place[0] not in self._read

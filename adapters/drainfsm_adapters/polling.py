@@ -96,12 +96,12 @@ class CloudAdapter:
     async def _learn_scope(self, ledger: Ledger, *, otherwise: str = "") -> None:
         """The machine's name, for the identity of notices, which must not change any more."""
         async with self._naming:
-            if ledger.scope:
+            if ledger.named:
                 return
             try:
-                ledger.scope = await self._platform.name()
+                ledger.name(await self._platform.name())
             except NoAnswerError:
-                ledger.scope = otherwise
+                ledger.name(otherwise)
 
     async def _follow(self, signal: Signal, ledger: Ledger, health: Health) -> None:
         now_unix_ms = self._context.now_unix_ms
@@ -109,7 +109,7 @@ class CloudAdapter:
         while True:
             began = now_unix_ms()
             reading = await self._read(signal, health)
-            if reading.events and not ledger.scope:  # a notice does not wait for long
+            if reading.events and not ledger.named:  # a notice does not wait for long
                 await self._learn_scope(ledger, otherwise=self._own_name)
             unsure = ledger.settle(signal.name, reading, confirm_count=signal.confirm_count)
             now = now_unix_ms()

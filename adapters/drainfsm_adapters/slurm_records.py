@@ -97,6 +97,33 @@ class SlurmLimits(msgspec.Struct, frozen=True, kw_only=True):
         return "REQUEUE" in self.preempt_mode.upper()
 
 
+class Seen:
+    """What was read of the run and its site so far."""
+
+    def __init__(self) -> None:
+        self.limits = SlurmLimits()
+        self.limits_known = False
+        self.end_unix_s: int | None = None
+        """EndTime, as last stated."""
+
+        self.shortened = False
+        """It was later before."""
+
+        self.grace_end_unix_s: int | None = None
+        """The end that the run's preemption announced."""
+
+    def configured(self, limits: SlurmLimits) -> None:
+        self.limits, self.limits_known = limits, True
+
+    def job(self, job: SlurmJob) -> None:
+        if job.end_unix_s is not None:
+            if self.end_unix_s is not None and job.end_unix_s != self.end_unix_s:
+                self.shortened = job.end_unix_s < self.end_unix_s
+            self.end_unix_s = job.end_unix_s
+        if job.preempt_unix_s is not None and not job.ending:
+            self.grace_end_unix_s = job.end_unix_s
+
+
 def job_of(output: str, *, job_id: str, job_name: str = "") -> SlurmJob | None:
     """The job of that id among all that were printed; None: it is not there. ``job_name``: as it
     was submitted, so that a name which looks like fields is read past.

@@ -157,10 +157,9 @@ class RankSave:
 
     def _stage_early(self) -> None:
         """If this rank's share is foreseeable, and there is memory for it already."""
-        known = self._staging.shared_out
-        if not self._copy or self._exchange.broken or known is None or known[0] != self._local:
+        share = self._staging.share_of(self._local)
+        if not self._copy or self._exchange.broken or share is None:
             return
-        share = known[1]
         if sum(map(item_bytes, share.items)) <= self._staging.held_bytes:
             self._early = self._planner.finish_plan(share)
             self._stage()
@@ -183,7 +182,7 @@ class RankSave:
         """Stage and write this rank's share. What fails here is told to the others."""
         try:
             share = self._planner.finish_plan(plan)
-            self._staging.shared_out = (self._local, plan)
+            self._staging.remember_share(self._local, plan)
             if self._early is None:
                 self._stage()
             elif self._early.items != share.items:

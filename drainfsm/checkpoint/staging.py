@@ -17,11 +17,19 @@ class Staging:
     """Buffers that are allocated at the first save and used again by every later one."""
 
     def __init__(self) -> None:
-        self.shared_out: tuple[list[WriteItem], SavePlan] | None = None
-        """What this rank had at the last save, and its share of the writing."""
-
         self._buffers: dict[MetadataIndex, Tensor] = {}
         self._used: set[MetadataIndex] = set()
+        self._shared_out: tuple[list[WriteItem], SavePlan] | None = None
+
+    def remember_share(self, items: list[WriteItem], share: SavePlan) -> None:
+        """Of what this rank has (``items``), the part that it writes."""
+        self._shared_out = (items, share)
+
+    def share_of(self, items: list[WriteItem]) -> SavePlan | None:
+        """Its share at the last save; None: there was none, or it had other items then."""
+        if self._shared_out is None or self._shared_out[0] != items:
+            return None
+        return self._shared_out[1]
 
     @property
     def held_bytes(self) -> int:

@@ -200,22 +200,12 @@ def report_save_failed(draft: Draft, given: i.ReportSaveFailed) -> None:
         give_up(draft, given.reason, memory=given.memory)
 
 
-def report_checkpoint(draft: Draft, given: i.ReportCheckpoint) -> None:
+def checkpoint_committed(draft: Draft, fact: e.CheckpointCommitted) -> None:
+    """A periodic save was published."""
     state = draft.state
-    if _committed(state, given.generation_id) or state.phase in (
-        Phase.EXITED,
-        Phase.LOST,
-    ):
-        return
-    draft.add(
-        e.CheckpointCommitted(
-            generation_id=given.generation_id,
-            manifest_digest=given.manifest_digest,
-            slot=given.slot,
-            step=given.step,
-            sample=given.sample,
-        )
-    )
+    over = state.phase in (Phase.EXITED, Phase.LOST)
+    if not over and not _committed(state, fact.generation_id):
+        draft.add(fact)
 
 
 def _committed(state: State, generation: str) -> bool:

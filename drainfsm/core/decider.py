@@ -100,9 +100,9 @@ def _form_world(draft: Draft, given: i.FormWorld) -> None:
         draft.add(e.CheckpointSized(save_bytes=save_bytes))
 
 
-def _requeue_recorded(draft: Draft, given: i.ReportRequeueRecorded) -> None:
+def _requeue_recorded(draft: Draft, fact: e.RequeueRecorded) -> None:
     if draft.state.attempt.requeue is None:
-        draft.add(e.RequeueRecorded(record=given.record, error=given.error))
+        draft.add(fact)
 
 
 def _exited(draft: Draft, given: i.ReportExited) -> None:
@@ -191,12 +191,12 @@ INPUT_HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     i.ReportVerified: saving.report_verified,
     i.ReportPublished: saving.report_published,
     i.ReportSaveFailed: saving.report_save_failed,
-    i.ReportCheckpoint: saving.report_checkpoint,
-    i.ReportRequeueRecorded: _requeue_recorded,
     i.ReportExited: _exited,
     i.ReportRanksLost: _ranks_lost,
     i.ReportFenced: _fenced,
+    e.CheckpointCommitted: saving.checkpoint_committed,
     e.HealthyStepReached: _healthy_step,
+    e.RequeueRecorded: _requeue_recorded,
     i.Tick: _tick,
 }
 INPUT_HANDLERS |= dict.fromkeys(get_args(AsItIs), _as_it_is)

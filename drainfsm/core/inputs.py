@@ -13,12 +13,14 @@ import msgspec
 
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.events import (
+    CheckpointCommitted,
     CheckpointFailed,
     CheckpointRestored,
     HealthyStepReached,
     MemoryShortage,
     MissingRank,
     NodeExit,
+    RequeueRecorded,
     RestoreRefused,
     SourceRecovered,
     SourceUnknown,
@@ -157,11 +159,6 @@ class ReportSaveFailed(Input, frozen=True, kw_only=True):
     memory: MemoryShortage | None = None
 
 
-class ReportRequeueRecorded(Input, frozen=True, kw_only=True):
-    record: RequeueRecord
-    error: str = ""
-
-
 class ReportExited(Input, frozen=True, kw_only=True):
     """No rank is left on any node. Outside a drain: the job ended by itself."""
 
@@ -179,16 +176,6 @@ class ReportRanksLost(Input, frozen=True, kw_only=True):
 
 class ReportFenced(Input, frozen=True, kw_only=True):
     by_epoch: int
-
-
-class ReportCheckpoint(Input, frozen=True, kw_only=True):
-    """A periodic save was published."""
-
-    generation_id: str
-    manifest_digest: str
-    slot: int
-    step: int
-    sample: Sample
 
 
 class Tick(Input, frozen=True, kw_only=True):
@@ -210,15 +197,15 @@ AnyInput: TypeAlias = (
     | ReportVerified
     | ReportPublished
     | ReportSaveFailed
-    | ReportRequeueRecorded
     | ReportExited
     | ReportRanksLost
     | ReportFenced
-    | ReportCheckpoint
+    | CheckpointCommitted
     | CheckpointFailed
     | CheckpointRestored
     | RestoreRefused
     | HealthyStepReached
+    | RequeueRecorded
     | SourceUnknown
     | SourceRecovered
     | Tick

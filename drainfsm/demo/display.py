@@ -30,11 +30,11 @@ WAIT_TOLD_EVERY_S = 5.0
 class Display:
     """Follows the attempts by their records, as a dashboard elsewhere would."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, steps: int) -> None:
         self.console = console
         self.title = "starting"
         self.step = -1
-        self.steps = 0
+        self.steps = steps
         self.waiting = ""
         self._wait_told_s = 0.0
         self._machine: DrainMachine | None = None
@@ -59,6 +59,9 @@ class Display:
         self.title = title
         if not self.console.is_terminal:
             self.console.print(title)
+
+    def reached(self, step: int) -> None:
+        self.step = step
 
     def wait(self, seconds: float, what: str) -> None:
         """Called again and again while nothing else happens: a slow machine is seen to work."""

@@ -104,7 +104,7 @@ class Story:
         expired, began = _timer(), time.monotonic()
         before = self.place.last_step()
         while (reached := self.place.last_step()) < step:
-            self.display.step = reached
+            self.display.reached(reached)
             if reached == before:
                 self.display.wait(time.monotonic() - began, self._starting(attempt))
             else:
@@ -129,7 +129,7 @@ class Story:
     async def _ended(self, attempt: DemoAttempt, *, expected: int) -> None:
         expired = _timer()
         while (codes := attempt.poll()) is None:
-            self.display.step = self.place.last_step()
+            self.display.reached(self.place.last_step())
             if expired():
                 raise _broken("it does not end", attempt)
             await asyncio.sleep(POLL_S)
@@ -203,8 +203,7 @@ def main(options: argparse.Namespace) -> int:
     if place.losses.exists():
         raise DemoError(f"{place.root} holds an earlier demo: name another --dir")
     server = EmbeddedServer.start(place.root / "nats")
-    display = Display(console)
-    display.steps = STEPS
+    display = Display(console, steps=STEPS)
     story = Story(place, display, nats_url=server.url)
     try:
         with display.live if console.is_terminal else contextlib.nullcontext():
@@ -213,8 +212,13 @@ def main(options: argparse.Namespace) -> int:
             reference = _reference(place)
     finally:
         server.stop()
-    result = summarize(place, story.attempts, story.histories, reference)
-    result.duration_s = round(time.monotonic() - started, 1)
+    result = summarize(
+        place,
+        story.attempts,
+        story.histories,
+        reference,
+        duration_s=round(time.monotonic() - started, 1),
+    )
     report(console, result, story.histories)
     if options.json:
         Path(options.json).write_bytes(msgspec.json.format(msgspec.json.encode(result)))

@@ -59,7 +59,7 @@ class Result(msgspec.Struct, kw_only=True):
     rules_broken: list[str]
     """Invariants that the histories break; empty if all is well."""
 
-    duration_s: float = 0.0
+    duration_s: float
 
     @property
     def passed(self) -> bool:
@@ -73,7 +73,12 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 def summarize(
-    place: Place, attempts: Sequence[DemoAttempt], histories: Histories, reference: Path
+    place: Place,
+    attempts: Sequence[DemoAttempt],
+    histories: Histories,
+    reference: Path,
+    *,
+    duration_s: float,
 ) -> Result:
     """Judge the finished demo from its logs, its store and its losses."""
     losses = _losses(place.losses)
@@ -91,6 +96,7 @@ def summarize(
         loss_max_abs_diff=difference,
         compared_steps=compared,
         criteria=_criteria(place, attempts, histories, drains),
+        duration_s=duration_s,
         rules_broken=[wrong for h in histories.values() for wrong in broken_rules(h)],
     )
 

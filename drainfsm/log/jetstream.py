@@ -56,8 +56,7 @@ class Connection:
         self.link = link
         self._tails: set[Tail] = set()
         self._wire: Wire | None = None
-        self.created_stream = False
-        """``ensure_stream`` found none: whatever was shipped to an earlier one is not in it."""
+        self._created_stream = False
 
         link.reconnect_hooks.append(self._interrupt)
 
@@ -92,12 +91,17 @@ class Connection:
             made = await self.link.call(f"$JS.API.STREAM.CREATE.{STREAM}", body, api.StreamReply)
             if made.error is not None and made.error.err_code != api.NAME_IN_USE:
                 raise BrokerError(f"cannot create stream {STREAM}: {made.error.description}")
-            self.created_stream = True
+            self._created_stream = True
             reply = await self._stream_info()
         if reply.error is not None:
             raise BrokerError(f"cannot use stream {STREAM}: {reply.error.description}")
         api.check(reply.config, replicas=replicas)
         return api.warnings(reply.config, sync_always=sync_always)
+
+    def created_stream(self) -> bool:
+        """True once after ``ensure_stream`` found none: what an earlier one had is not in it."""
+        created, self._created_stream = self._created_stream, False
+        return created
 
     async def _stream_info(self) -> api.StreamReply:
         return await self.link.call(f"$JS.API.STREAM.INFO.{STREAM}", b"", api.StreamReply)

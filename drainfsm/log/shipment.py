@@ -42,6 +42,10 @@ class Shipment:
         self._doubted = True
         self.conflict = ""
 
+    def unload(self) -> None:
+        """Let go of records that are in the stream; they are on disk, if needed again."""
+        self.records = ()
+
     async def ship(self, connection: Connection) -> None:
         """Send what the stream lacks, in order.
 

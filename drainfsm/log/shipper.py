@@ -162,7 +162,7 @@ class Shipper:
             try:
                 await shipment.ship(connection)
                 if shipment is not self._live:
-                    shipment.records = ()  # on disk, if they are ever needed again
+                    shipment.unload()
             except StaleWriterError:
                 self._tell(
                     f"{shipment.subject} holds {shipment.conflict}: is another job of the name "
@@ -207,8 +207,7 @@ class Shipper:
             )
             for warning in warnings:
                 self._tell(f"warning: {warning}", for_good=True)
-            if connection.created_stream:
-                connection.created_stream = False
+            if connection.created_stream():
                 self._forget()
             self._ready = True
         return connection

@@ -230,7 +230,7 @@ class CommitLog:
                 url=store.url,
                 created_unix_ms=now_unix_ms,
             )
-            self._reader.identity = write_identity(store, identity, pause=self._pause)
+            self._reader.identified(write_identity(store, identity, pause=self._pause))
 
     def _keep(self, number: int) -> None:
         """A slot of ours that is found there may not last yet: who put it had no answer. Putting

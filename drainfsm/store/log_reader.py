@@ -63,6 +63,10 @@ class LogReader:
     def store_id(self) -> str:
         return "" if self.identity is None else self.identity.store_id
 
+    def identified(self, identity: Identity) -> None:
+        """The store has got its identity from this process."""
+        self.identity = identity
+
     def check_store(self) -> None:
         """This is the store that was looked at first.
 

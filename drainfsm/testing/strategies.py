@@ -134,7 +134,7 @@ def _checkpoints(state: State) -> st.SearchStrategy[i.AnyInput]:
     steps = st.integers(0, 9)
     return st.one_of(
         st.builds(
-            lambda step, sample: i.ReportCheckpoint(
+            lambda step, sample: e.CheckpointCommitted(
                 generation_id=generation_id(epoch=state.attempt.epoch, step=step, saver="p"),
                 manifest_digest="d",
                 slot=step + 2,
@@ -167,7 +167,7 @@ def _ends(state: State) -> st.SearchStrategy[i.AnyInput]:
     )
     missing = (MissingRank(rank=1, node=0, last_step=4, phase="train"),)
     return st.one_of(
-        st.just(i.ReportRequeueRecorded(record=record)),
+        st.just(e.RequeueRecorded(record=record)),
         st.builds(i.ReportExited, exit_code=st.sampled_from((0, 1, 75)), nodes=st.just(())),
         st.builds(
             i.ReportRanksLost,

@@ -21,13 +21,14 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PUBLIC = {
     "drainfsm": "Checkpoint OwnCheckpoint Session __version__ attach errors",
     "drainfsm.machine": (
-        "AbortSave Accumulation Allowances AnyEffect AnyInput Attempt Cause CheckpointFailed "
-        "CheckpointRestored CordonNodes CordonOutcome Drain DrainMachine Effect FormWorld "
-        "HealthyStepReached HoldRanks LeaveRanks MemoryShortage MissingRank NodeExit "
+        "AbortSave Accumulation Allowances AnyEffect AnyInput Attempt Cause "
+        "CheckpointCommitted CheckpointFailed CheckpointRestored CordonNodes CordonOutcome "
+        "Drain DrainMachine Effect FormWorld HealthyStepReached "
+        "HoldRanks LeaveRanks MemoryShortage MissingRank NodeExit "
         "NodePosition Notice NoticeClass Phase PublishManifest ReceiveNotice Record "
-        "RecordRequeue ReleaseTo ReportCheckpoint ReportCordon ReportDurable ReportExited "
+        "RecordRequeue ReleaseTo ReportCordon ReportDurable ReportExited "
         "ReportFenced ReportPositions ReportPublished ReportQuiesced ReportRanksLost "
-        "ReportRequeueRecorded ReportSaveFailed ReportStaged ReportVerified RequeueRecord "
+        "ReportSaveFailed ReportStaged ReportVerified RequeueRecord RequeueRecorded "
         "RestoreRefused ResumeTraining Sample SourceRecovered SourceUnknown StartAttempt "
         "StartSave State Tick Verification VerifyEntries WithdrawNotice"
     ),

@@ -154,7 +154,7 @@ def _inputs(scenario: Scenario, chance: random.Random) -> list[i.AnyInput]:
         hard=chance.random() < 0.4,
         clock_skew_ms=chance.choice((0, 0, 3_000)),
     )
-    periodic = i.ReportCheckpoint(
+    periodic = e.CheckpointCommitted(
         generation_id=f"e1-s{chance.randint(1, 9)}-p",
         manifest_digest="d",
         slot=chance.randint(2, 99),
@@ -176,7 +176,7 @@ def _inputs(scenario: Scenario, chance: random.Random) -> list[i.AnyInput]:
     reports += [i.ReportRanksLost(missing=(), node_lost=lost, reason="died"), i.Tick()]
     reports += [i.ReportFenced(by_epoch=2), e.HealthyStepReached(step=1)]
     reports += [i.ReportSaveFailed(generation_id=scenario.generation_id, reason="disk full")]
-    reports += [i.ReportRequeueRecorded(record=RECORD), i.FormWorld(world_size=4, save_bytes=7)]
+    reports += [e.RequeueRecorded(record=RECORD), i.FormWorld(world_size=4, save_bytes=7)]
     return reports
 
 

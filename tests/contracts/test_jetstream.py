@@ -70,10 +70,11 @@ def test_the_stream_is_created_append_only_and_found_again(
     async def scene() -> dict[str, Any]:
         async with connected(own_nats_server) as connection:
             assert await connection.ensure_stream(sync_always=True) == []
-            assert connection.created_stream
+            assert connection.created_stream()
+            assert not connection.created_stream()
         async with connected(own_nats_server) as connection:
             (warning,) = await connection.ensure_stream()
-            assert not connection.created_stream
+            assert not connection.created_stream()
             assert "1 replica" in warning
             assert "may not run" in warning
             reply = await connection.link.client.request(f"$JS.API.STREAM.INFO.{STREAM}")

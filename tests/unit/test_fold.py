@@ -206,7 +206,7 @@ def test_the_newest_samples_are_kept() -> None:
     s = Scenario()
     for step in range(SAMPLES_MAX + 5):
         sample = Sample(world_size=4, save_bytes=1, store=STORE, durable_ms=step, commit_ms=1)
-        report = i.ReportCheckpoint(
+        report = e.CheckpointCommitted(
             generation_id=f"g{step}", manifest_digest="d", slot=step, step=step, sample=sample
         )
         s.when(report)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from drainfsm.cli.main import main
 from drainfsm.cli.plan import quantity
-from drainfsm.core import inputs as i
+from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances, Load, Sample, Stage, evaluate
 from drainfsm.core.codec import encode_lines
 from drainfsm.errors import ConfigError
@@ -168,7 +168,7 @@ def test_sizes_as_people_write_them(text: str, count: int | None) -> None:
 def log_with_a_save(directory: Path) -> Path:
     scenario = Scenario()
     scenario.wait(9_000).when(
-        i.ReportCheckpoint(
+        e.CheckpointCommitted(
             generation_id="e000001-s000000000040-p",
             manifest_digest="sha256:00",
             slot=2,

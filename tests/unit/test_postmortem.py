@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from drainfsm.cli.main import main
+from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Sample
 from drainfsm.core.codec import encode_lines
@@ -82,7 +83,7 @@ def test_a_quantile_of_many_saves_is_taken_from_the_job_s_own() -> None:
     scenario = Scenario()
     for number in range(60):
         scenario.wait(1_000).when(
-            i.ReportCheckpoint(
+            e.CheckpointCommitted(
                 generation_id=f"e000001-s{number:012d}-p",
                 manifest_digest="sha256:00",
                 slot=number + 1,

@@ -61,7 +61,7 @@ def _whole_drain() -> Scenario:
     scenario = Scenario().saving(in_ms=60_000)
     for step in (scenario.staged, scenario.durable, scenario.verified, scenario.published):
         scenario.wait(1_000).when(step())
-    scenario.when(i.ReportRequeueRecorded(record=_requeue()))
+    scenario.when(e.RequeueRecorded(record=_requeue()))
     nodes = (e.NodeExit(node=0, exit_code=75), e.NodeExit(node=1, exit_code=75))
     scenario.wait(1_000).when(i.ReportExited(exit_code=75, nodes=nodes))
     return scenario

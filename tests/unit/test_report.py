@@ -30,9 +30,9 @@ HISTORIES = sorted((Path(__file__).parents[1] / "replay" / "histories").glob("*.
 SAMPLE = Sample(world_size=4, save_bytes=10_000_000, store=STORE, durable_ms=400, commit_ms=100)
 
 
-def _committed(scenario: Scenario, *, step: int) -> i.ReportCheckpoint:
+def _committed(scenario: Scenario, *, step: int) -> e.CheckpointCommitted:
     epoch = scenario.state.attempt.epoch
-    return i.ReportCheckpoint(
+    return e.CheckpointCommitted(
         generation_id=f"e{epoch:06d}-s{step:012d}-p",
         manifest_digest="sha256:00",
         slot=step,

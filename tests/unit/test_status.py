@@ -9,7 +9,6 @@ import pytest
 
 from drainfsm.cli.main import main
 from drainfsm.core import events as e
-from drainfsm.core import inputs as i
 from drainfsm.core.budget import Sample
 from drainfsm.core.codec import encode_lines
 from drainfsm.core.decider import decide
@@ -26,7 +25,7 @@ def of(scenario: Scenario, *windows_ms: int) -> Status:
     return status(logs, now_unix_ms=scenario.now_unix_ms, windows_ms=windows_ms)
 
 
-def committed(scenario: Scenario, *, step: int, durable_ms: int = 400) -> i.ReportCheckpoint:
+def committed(scenario: Scenario, *, step: int, durable_ms: int = 400) -> e.CheckpointCommitted:
     load = scenario.state.attempt.load
     sample = Sample(
         world_size=load.world_size,
@@ -35,7 +34,7 @@ def committed(scenario: Scenario, *, step: int, durable_ms: int = 400) -> i.Repo
         durable_ms=durable_ms,
         commit_ms=100,
     )
-    return i.ReportCheckpoint(
+    return e.CheckpointCommitted(
         generation_id=f"e000001-s{step:012d}-p",
         manifest_digest="sha256:00",
         slot=step,

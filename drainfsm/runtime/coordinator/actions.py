@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from drainfsm.core import effects as fx
+from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.deadline import exit_plan_of
 from drainfsm.core.events import CheckpointRestored
@@ -321,4 +322,4 @@ class Actions:
                 error = str(fenced)
             except (DrainfsmError, OSError) as failure:
                 error = str(failure)
-        self._decisions.submit(i.ReportRequeueRecorded(record=record, error=error))
+        self._decisions.submit(e.RequeueRecorded(record=record, error=error))

@@ -256,7 +256,7 @@ class SaveCommitter:
             commit_ms=loop_ms() - began_ms,
         )
         await self._decisions.submit(
-            i.ReportCheckpoint(
+            e.CheckpointCommitted(
                 generation_id=written.generation_id,
                 manifest_digest=published.manifest_digest,
                 slot=published.slot,

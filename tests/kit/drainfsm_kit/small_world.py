@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from drainfsm.core import events as e
 from drainfsm.core import inputs as i
 from drainfsm.core.budget import Allowances, Sample
 from drainfsm.core.decider import decide
@@ -146,7 +147,7 @@ def given_inputs(
     if "StartSave" in ordered:
         yield from _save_reports(known(state.save).generation_id, ordered, node_count)
     if "RecordRequeue" in ordered:
-        yield Given("ReportRequeueRecorded", i.ReportRequeueRecorded(record=_requeue_record()))
+        yield Given("ReportRequeueRecorded", e.RequeueRecorded(record=_requeue_record()))
     yield Given("ReportExited", i.ReportExited(exit_code=0, nodes=()))
     for lost in (False, True):
         report = i.ReportRanksLost(missing=(), node_lost=lost, reason="lost")
