@@ -30,7 +30,7 @@ from drainfsm_adapters.slurm_evidence import (
 )
 from drainfsm_adapters.slurm_leaving import Leaving
 from drainfsm_adapters.slurm_options import SOURCE, run_of, slurm_options
-from drainfsm_adapters.slurm_records import Seen, SlurmJob, hosts_of
+from drainfsm_adapters.slurm_records import RunFacts, SlurmJob, hosts_of
 
 POLL_S_MAX = 30.0
 """slurmctld enforces limits no more often, and looks after thousands of jobs."""
@@ -60,13 +60,13 @@ class SlurmAdapter:
         self._options = slurm_options(context.options)
         self._run = run_of(os.environ)
         self._scontrol = Scontrol(self._options, job_name=self._run.job_name)
-        self._seen = Seen()
+        self._facts = RunFacts()
         self._ledger: Ledger | None = None
         self._warned_unix_ms: int | None = None
         """When the warning of ``--signal`` came."""
 
         self._asked: dict[str, tuple[int, asyncio.Task[SlurmJob | None]]] = {}
-        self._leaving = Leaving(context, self._options, self._run, self._scontrol, self._seen)
+        self._leaving = Leaving(context, self._options, self._run, self._scontrol, self._facts)
 
     # --- notices --------------------------------------------------------------------------------
 
@@ -136,24 +136,24 @@ class SlurmAdapter:
 
     async def _learn_limits(self) -> None:
         """Once: the site's configuration."""
-        if not self._seen.limits_known:
+        if not self._facts.limits_known:
             partition = os.environ.get("SLURM_JOB_PARTITION", "")
             limits = await self._scontrol.limits(partition, timeout_s=self._timeout_s())
-            self._seen.configured(limits)
+            self._facts.configured(limits)
 
     async def _read_job(self) -> SlurmJob:
         return await self._scontrol.job(self._run.job_id, timeout_s=self._timeout_s())
 
     def _settle_job(self, ledger: Ledger, job: SlurmJob) -> bool:
-        self._seen.job(job)
+        self._facts.job(job)
         observed = end_of(
             job,
             run=self._run,
-            limits=self._seen.limits,
+            limits=self._facts.limits,
             grace_ms=self._context.grace_ms,
             now_unix_ms=self._context.now_unix_ms(),
-            shortened=self._seen.shortened,
-            grace_end_unix_s=self._seen.grace_end_unix_s,
+            shortened=self._facts.shortened,
+            grace_end_unix_s=self._facts.grace_end_unix_s,
         )
         return ledger.settle("job", _reading(observed))
 
@@ -167,16 +167,16 @@ class SlurmAdapter:
     def _poll_s(self) -> float:
         poll_s = self._options.poll_s
         if not poll_s:
-            grace_s = self._seen.limits.grace_s or 0
-            preempts = self._seen.limits.preempt_mode.upper() not in ("", "OFF")
+            grace_s = self._facts.limits.grace_s or 0
+            preempts = self._facts.limits.preempt_mode.upper() not in ("", "OFF")
             poll_s = grace_s / POLLS_PER_GRACE if grace_s and preempts else POLL_S_MAX
         return max(POLL_S_MIN, min(POLL_S_MAX, poll_s))
 
     def _timeout_s(self) -> float:
         """Of one command: no more than a quarter of what is left, if that is known."""
         timeout_s = self._options.timeout_s
-        if self._seen.end_unix_s is not None:
-            left_s = (self._seen.end_unix_s * 1_000 - self._context.now_unix_ms()) / 1_000
+        if self._facts.end_unix_s is not None:
+            left_s = (self._facts.end_unix_s * 1_000 - self._context.now_unix_ms()) / 1_000
             timeout_s = min(timeout_s, max(TIMEOUT_S_MIN, left_s / 4))
         return timeout_s
 
@@ -192,12 +192,12 @@ class SlurmAdapter:
             name,
             job,
             run=self._run,
-            limits=self._seen.limits,
+            limits=self._facts.limits,
             grace_ms=self._context.grace_ms,
             warning=self._warning(notice),
             signalled_unix_ms=notice.received_unix_ms,
-            shortened=self._seen.shortened,
-            grace_end_unix_s=self._seen.grace_end_unix_s,
+            shortened=self._facts.shortened,
+            grace_end_unix_s=self._facts.grace_end_unix_s,
         )
         if meaning is None:
             if name == self._options.warning_signal and self._warned_unix_ms is None:

@@ -24,7 +24,7 @@ from drainfsm_adapters.slurm_commands import (
 )
 from drainfsm_adapters.slurm_evidence import OWN_ENDS, ending_cause
 from drainfsm_adapters.slurm_options import Run, SlurmOptions
-from drainfsm_adapters.slurm_records import Seen, SlurmJob
+from drainfsm_adapters.slurm_records import RunFacts, SlurmJob
 
 STAY_S_MAX = 3_600.0
 """Longer than a preemption's grace: then something else is wrong, and the node is wasted."""
@@ -81,13 +81,13 @@ class Leaving:
         options: SlurmOptions,
         run: Run,
         scontrol: Scontrol,
-        seen: Seen,
+        facts: RunFacts,
     ) -> None:
         self._context = context
         self._options = options
         self._run = run
         self._scontrol = scontrol
-        self._seen = seen
+        self._facts = facts
         self._stays = False
 
     async def left(self, *, timeout_s: float, held: str = "") -> str:
@@ -150,7 +150,7 @@ class Leaving:
         """What is to be said where nothing is left to be done; empty: the run is to be requeued."""
         if job.restarts > self._run.restarts:
             return f"Slurm has requeued the job already: restart {job.restarts}"
-        cause = ending_cause(job, grace_end_unix_s=self._seen.grace_end_unix_s)
+        cause = ending_cause(job, grace_end_unix_s=self._facts.grace_end_unix_s)
         if job.ending and cause in OWN_ENDS:
             return f"the job {OWN_ENDS[cause]}: not requeued"
         if not held and self._options.requeue == "stay" and self._killing_requeues(job):
@@ -178,7 +178,7 @@ class Leaving:
 
     def _killing_requeues(self, job: SlurmJob) -> bool:
         preempted = job.preempt_unix_s is not None and not job.ending
-        return preempted and job.requeue and self._seen.limits.preemption_requeues
+        return preempted and job.requeue and self._facts.limits.preemption_requeues
 
     async def _resubmit(self, time: _Time) -> str:
         """Once, unless it is sure that nothing was submitted. ``SLURM_JOB_ID`` names this run, and

@@ -97,7 +97,7 @@ class SlurmLimits(msgspec.Struct, frozen=True, kw_only=True):
         return "REQUEUE" in self.preempt_mode.upper()
 
 
-class Seen:
+class RunFacts:
     """What was read of the run and its site so far."""
 
     def __init__(self) -> None:
