@@ -1,4 +1,4 @@
-"""``drainfsm export``: a job's log as a file that ``replay --file`` reads back."""
+"""``drainfsm export``: a job's log as a file that ``replay --file`` reads back, or as traces."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from drainfsm.cli.options import Parser
 from drainfsm.errors import ConfigError
 from drainfsm.views.history import History, export_lines
 
-USAGE = """export (--job NAME | --file PATH) [--epoch N] [--nats URL] -o FILE"""
+USAGE = """export (--job NAME | --file PATH) [--epoch N] [--nats URL] (-o FILE | --otlp)"""
+
+EPILOG = (
+    WHERE
+    + """
+
+--otlp sends every drain that is over as a trace, a span a phase, to where OTEL_EXPORTER_OTLP_…
+says (by default http://localhost:4318). What is sent twice is the same trace."""
+)
 
 
 def parser() -> Parser:
     about = "Write a job's records into a file, one JSON object a line, as they stand in the log."
-    made = Parser("export", about, usage=USAGE, epilog=WHERE)
+    made = Parser("export", about, usage=USAGE, epilog=EPILOG)
     add_log_options(made)
-    made.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, required=True, help="the file; - for stdout"
-    )
+    where = made.add_mutually_exclusive_group(required=True)
+    where.add_argument("-o", "--output", metavar="FILE", type=Path, help="the file; - for stdout")
+    where.add_argument("--otlp", action="store_true", help="send drains as OpenTelemetry traces")
     return made
 
 
@@ -32,6 +40,9 @@ def main(argv: Sequence[str]) -> int:
         if not logs:
             raise ConfigError(f"--epoch {arguments.epoch}: no such attempt in this log")
         history = History(logs=logs, damage=history.damage)
+    if arguments.otlp:
+        _send(history)
+        return report_damage(history)
     data = export_lines(history)
     if str(arguments.output) == "-":
         sys.stdout.buffer.write(data)
@@ -42,3 +53,16 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError(f"--output {arguments.output}: {error.strerror}") from error
         print(f"{len(history.records)} records in {arguments.output}", file=sys.stderr)
     return report_damage(history)
+
+
+def _send(history: History) -> None:
+    try:
+        from drainfsm.views.traces import send
+    except ImportError as error:
+        raise ConfigError(
+            "--otlp: OpenTelemetry is missing: install it with `pip install 'drainfsm[metrics]'`"
+        ) from error
+    from drainfsm.views.postmortem import postmortems
+
+    found = postmortems(history.logs)
+    print(f"{send(found)} spans of {len(found)} drains sent", file=sys.stderr)

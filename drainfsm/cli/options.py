@@ -94,6 +94,7 @@ RUN_OPTIONS: tuple[Option, ...] = (
         field="job_timeout_s",
     ),
     Option("log_format", "FORMAT", "of the lines on stderr: text, json"),
+    Option("metrics", "HOST:PORT", "where node 0 answers GET /metrics; none: nowhere"),
 )
 
 ALLOWANCES: tuple[Option, ...] = tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,9 +53,22 @@ def main(argv: Sequence[str]) -> int:
     """Does not return once the agent has run: its exit must wait for nothing that may hang."""
     config = config_of(argv)
     _warn_of_secrets(argv)
+    beside = _metrics(config) if config.metrics and config.node_rank == 0 else None
     from drainfsm.runtime.agent.process import run_process
 
-    run_process(config)
+    run_process(config, beside=beside)
+
+
+def _metrics(config: RunConfig) -> Callable[[], None]:
+    """What starts the answers to ``GET /metrics``, beside the agent."""
+    try:
+        from drainfsm.views.agent_metrics import AgentMetrics
+    except ImportError as error:
+        raise ConfigError(
+            "metrics: prometheus-client is missing: install it with "
+            "`pip install 'drainfsm[metrics]'`, or leave --metrics away"
+        ) from error
+    return AgentMetrics(config).start
 
 
 def _warn_of_secrets(argv: Sequence[str]) -> None:

@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("supervise: no command; put it behind `--`: … -- drainfsm run …")
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
     with printed_logs(
-        log_format=log_format(settings), prefix="drainfsm supervise", job=settings.job
+        log_format=log_format(settings), prefix="drainfsm supervise", fields={"job": settings.job}
     ):
         return asyncio.run(_supervise(command, arguments, settings))
 

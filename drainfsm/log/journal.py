@@ -80,6 +80,52 @@ def read_journal(path: Path) -> Iterator[Record]:
                 yield from records
 
 
+class JournalReader:
+    """Reads a journal that is being written: every call gives what has come since the last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file_id: tuple[int, int] | None = None
+        self._offset = 0
+        self._count = 0
+
+    def read_on(self) -> list[Record] | None:
+        """None: it is not the file that was read so far, or records that were there are gone (a
+        write that failed is taken back): begin anew with another reader.
+
+        Raises:
+            JournalCorruptError, RecordUnreadableError, FileNotFoundError: as ``read_journal``.
+        """
+        with self.path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            file_id = (found.st_dev, found.st_ino)
+            if self._file_id not in (None, file_id) or found.st_size < self._offset:
+                return None
+            self._file_id = file_id
+            file.seek(self._offset)
+            data = file.read()
+        with _naming(self.path):
+            return self._parse(data)
+
+    def _parse(self, data: bytes) -> list[Record]:
+        start = 0
+        if not self._offset:
+            _, start = read_header(data)
+            if not start:
+                return []
+        begin, found = self._offset, list[Record]()
+        self._offset = self._offset or start
+        try:
+            for end, records in _records(data, start, count=self._count):
+                found += records
+                self._offset = begin + end
+                self._count += len(records)
+        except (JournalCorruptError, RecordUnreadableError):
+            if not found:
+                raise  # else the next call comes upon it, after what stands before it
+        return found
+
+
 class Journal:
     """The one writer of one attempt's log."""
 
@@ -218,8 +264,7 @@ def _line(record: Record) -> bytes:
     return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data
 
 
-def _records(data: bytes, start: int) -> Iterator[tuple[int, list[Record]]]:
-    count = 0
+def _records(data: bytes, start: int, *, count: int = 0) -> Iterator[tuple[int, list[Record]]]:
     for end, payload in payloads(data, start):
         records = list(decode_lines(payload)) if b"\n" in payload else [decode(payload)]
         for record in records:

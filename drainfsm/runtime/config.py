@@ -88,6 +88,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     log_format: str = "text"
     """Of what the agent says on stderr: ``text``, or ``json``, one object a line."""
 
+    metrics: str = ""
+    """HOST:PORT where node 0 answers ``GET /metrics``; empty: nowhere."""
+
     allowances: Allowances = Allowances()
     checkpoint: CheckpointSettings = CheckpointSettings()
     capacity: CapacitySettings = CapacitySettings()
@@ -142,10 +145,11 @@ def _node_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "node_rank", f"{config.node_rank} is not in 0 to nnodes - 1 = {config.nnodes - 1}"
     if config.nnodes > 1 and not config.coordinator:
         yield "coordinator", "is needed with more than one node: HOST:PORT of node 0"
-    if config.coordinator:
-        host, _, port = config.coordinator.rpartition(":")
-        if not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
-            yield "coordinator", f"{config.coordinator!r} is not HOST:PORT"
+    for option in ("coordinator", "metrics"):
+        address = getattr(config, option)
+        host, _, port = address.rpartition(":")
+        if address and not (host and port.isdecimal() and 1 <= int(port) <= 65_535):
+            yield option, f"{address!r} is not HOST:PORT"
     if bool(config.tls_cert) != bool(config.tls_key):
         yield "tls_cert", "tls_cert and tls_key belong together; one of them is missing"
 

@@ -171,15 +171,18 @@ class PrintedLines(io.TextIOBase):
 
 @contextlib.contextmanager
 def printed_logs(
-    *, log_format: str = "text", prefix: str = "drainfsm", **fields: object
+    *,
+    log_format: str = "text",
+    prefix: str = "drainfsm",
+    fields: Mapping[str, object] | None = None,
 ) -> Iterator[Printer]:
     """While inside, this process prints what is logged: all of drainfsm, of others what is wrong.
 
-    ``fields``: what every JSON object says besides.
+    ``fields``: what every JSON object says besides, as it stands when the object is made.
     """
     printer = Printer()
     handler = PrintingHandler(printer)
-    handler.setFormatter(JsonFormat(fields) if log_format == "json" else TextFormat(prefix))
+    handler.setFormatter(JsonFormat(fields or {}) if log_format == "json" else TextFormat(prefix))
     root = logging.getLogger()
     root.addHandler(handler)
     logging.getLogger("drainfsm").setLevel(logging.INFO)

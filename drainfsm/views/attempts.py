@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
 import msgspec
@@ -178,15 +179,22 @@ def attempt_report(seen: Seen, *, last_seen_unix_ms: int | None) -> AttemptRepor
 def _ending(seen: Seen) -> tuple[Ending, str]:
     final = seen.replay.final
     if left := seen.last(e.Exited, e.AttemptFinished):
-        if isinstance(left.event, e.Exited) and final.exit_code == EX_TEMPFAIL:
-            return Ending.DRAINED, _cause(seen, left.drain_id)
-        by_itself = Ending.FINISHED if final.exit_code == 0 else Ending.FAILED
-        return by_itself, f"exit code {final.exit_code}"
+        ending = own_ending(final.exit_code, in_drain=isinstance(left.event, e.Exited))
+        if ending is Ending.DRAINED:
+            return ending, _cause(seen, left.drain_id)
+        return ending, f"exit code {final.exit_code}"
     if final.fenced_by is not None:
         return Ending.SUPERSEDED, f"epoch {final.fenced_by} took the job over"
     if final.lost:
         return Ending.LOST, final.lost
     return Ending.OPEN, ""
+
+
+def own_ending(exit_code: int | None, *, in_drain: bool) -> Ending:
+    """Of an attempt whose processes have ended."""
+    if in_drain and exit_code == EX_TEMPFAIL:
+        return Ending.DRAINED
+    return Ending.FINISHED if exit_code == 0 else Ending.FAILED
 
 
 def _ended_unix_ms(seen: Seen, ending: Ending, last_seen_unix_ms: int | None) -> int | None:
@@ -245,7 +253,11 @@ def _drains(seen: Seen) -> Iterator[DrainReport]:
         deadline = lines[-1].deadline_unix_ms
         yield DrainReport(
             drain_id=drain_id,
-            outcome=_outcome(lines, lost=bool(lost)),
+            outcome=drain_outcome(
+                {type(line.event) for line in lines},
+                exit_code=left.exit_code if isinstance(left, e.Exited) else None,
+                lost=bool(lost) or lines[-1].phase is Phase.LOST,
+            ),
             cause=_cause(seen, drain_id),
             noticed_unix_ms=lines[0].at_unix_ms,
             window_ms=None if deadline is None else deadline - lines[0].at_unix_ms,
@@ -261,15 +273,14 @@ _OUTCOMES: tuple[tuple[type[e.Fact], str], ...] = (
 )
 
 
-def _outcome(lines: Sequence[Line], *, lost: bool) -> str:
-    kinds = {type(line.event) for line in lines}
+def drain_outcome(kinds: AbstractSet[type], *, exit_code: int | None, lost: bool) -> str:
+    """``kinds``: of its events. ``exit_code``: None: no process was seen to leave."""
     for kind, outcome in _OUTCOMES:
         if kind in kinds:
             return outcome
-    left = [line.event for line in lines if isinstance(line.event, e.Exited)]
-    if left:
-        return "left" if left[0].exit_code == EX_TEMPFAIL else "ended"
-    return "lost" if lost or lines[-1].phase is Phase.LOST else "open"
+    if exit_code is not None:
+        return "left" if exit_code == EX_TEMPFAIL else "ended"
+    return "lost" if lost else "open"
 
 
 def _cause(seen: Seen, drain_id: str) -> str:

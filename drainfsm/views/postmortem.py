@@ -26,7 +26,11 @@ MILESTONES: tuple[tuple[type[e.Fact], str], ...] = (
     (e.BytesStaged, "staged"),
     (e.Durable, "durable"),
     (e.ManifestPublished, "published"),
+    (e.SaveSkipped, "skipped"),
+    (e.SaveAbandoned, "abandoned"),
     (e.Exited, "exited"),
+    (e.DrainCancelled, "cancelled"),
+    (e.AttemptLost, "lost"),
 )
 
 

@@ -17,6 +17,7 @@ from drainfsm.core.records import Content, Record
 from drainfsm.core.state import State
 from drainfsm.errors import EventRefusedError
 from drainfsm.views.attempts import COMMITS
+from drainfsm.views.measures import Measures
 from drainfsm.views.status import Status, status_of
 
 EVENTS_KEPT = 500
@@ -43,6 +44,7 @@ class AttemptProjection:
         self.records: list[Record] = []
         """Those that counted."""
 
+        self.first_unix_ms: int | None = None
         self.last_unix_ms: int | None = None
         self.committed_unix_ms: int | None = None
         self.opened_unix_ms: int | None = None
@@ -64,6 +66,7 @@ class AttemptProjection:
             return f"refused: {error}"
         if len(self.records) < RECORDS_KEPT:
             self.records.append(record)
+        self.first_unix_ms = self.first_unix_ms or record.at_unix_ms
         self.last_unix_ms = record.at_unix_ms
         if self.state.drain_count != drains:
             self.opened_unix_ms, self.late = record.at_unix_ms, ()
@@ -79,6 +82,7 @@ class JobProjection:
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         self.attempts: dict[int, AttemptProjection] = {}
+        self.measures = Measures()
         self.events: deque[EventLine] = deque(maxlen=EVENTS_KEPT)
 
     @property
@@ -108,6 +112,8 @@ class Projection:
             attempt = AttemptProjection(job_id=record.job_id, epoch=record.epoch)
             job.attempts[record.epoch] = attempt
         note = attempt.read(record)
+        if not note:
+            job.measures.read(record)
         job.events.extend(
             EventLine(
                 at_unix_ms=record.at_unix_ms,

@@ -62,28 +62,3 @@ def _recovered(before: SourceHealth, *, at_unix_ms: int) -> SourceHealth:
         unknown_since_unix_ms=None,
         detail="",
     )
-
-
-def metrics_text(job_id: str, records: Iterable[Record]) -> str:
-    """The same for Prometheus: a gauge that is 1 while a source cannot tell, and a counter."""
-    health = sorted(source_health(records).items())
-    lines = [
-        "# HELP drainfsm_source_unknown 1 while a notice source cannot tell.",
-        "# TYPE drainfsm_source_unknown gauge",
-    ]
-    for (source, node), state in health:
-        now_silent = int(state.unknown_since_unix_ms is not None)
-        lines.append(f"drainfsm_source_unknown{_labels(job_id, source, node)} {now_silent}")
-    lines += [
-        "# HELP drainfsm_source_unknown_total How often a notice source could not tell for long.",
-        "# TYPE drainfsm_source_unknown_total counter",
-    ]
-    for (source, node), state in health:
-        labels = _labels(job_id, source, node)
-        lines.append(f"drainfsm_source_unknown_total{labels} {state.unknown_count}")
-    return "\n".join(lines) + "\n"
-
-
-def _labels(job_id: str, source: str, node: int) -> str:
-    quoted = source.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'{{job="{job_id}",source="{quoted}",node="{node}"}}'

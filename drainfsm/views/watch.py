@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from drainfsm.core.codec import decode
 from drainfsm.errors import BrokerError, ConfigError, RecordUnreadableError
 from drainfsm.views.history import History, read_file, read_journals
+from drainfsm.views.journals import GrowingJournals
 from drainfsm.views.projections import Projection
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Reader:
         self._file = file
         self._state_dir = state_dir
         self._seen: object = None
+        self._journals = GrowingJournals(self._journal_paths)
 
     @property
     def where(self) -> str:
@@ -64,24 +66,36 @@ class Reader:
             await asyncio.sleep(POLL_S)
 
     def poll(self) -> None:
-        """Files: read again where their sizes changed."""
+        """Files: what has come since the last call."""
         try:
-            seen = self._sizes()
-            if seen == self._seen:
-                return
-            history = self._history()
+            changed = self._poll_file() if self._file is not None else self._poll_journals()
         except (ConfigError, OSError) as error:
             self._stale(str(error))
-            return
+        else:
+            if changed or self.stale_since_unix_ms is not None:
+                self._fresh()
+
+    def _poll_journals(self) -> bool:
+        changed = self._journals.poll()
+        self.projection = self._journals.projection
+        return changed
+
+    def _poll_file(self) -> bool:
+        """Read as a whole again where its size has changed."""
+        assert self._file is not None
+        found = self._file.stat()
+        seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if seen == self._seen:
+            return False
+        history = self._history()
         self._seen = seen
         projection = Projection()
-        for log in history.logs:
-            for record in log.records:
-                projection.read(record)
+        for record in history.records:
+            projection.read(record)
         if history.damage:
             projection.read_garbage(history.damage)
         self.projection = projection
-        self._fresh()
+        return True
 
     async def once(self) -> None:
         """What is there now.
@@ -109,15 +123,10 @@ class Reader:
             return read_file(self._file)
         return read_journals(self._state_dir, job_id=self._job or "")
 
-    def _sizes(self) -> object:
+    def _journal_paths(self) -> list[Path]:
         from drainfsm.log.journal import journals
 
-        paths = (
-            [self._file]
-            if self._file is not None
-            else list(journals(self._state_dir, self._job or "").values())
-        )
-        return tuple((path, path.stat().st_size) for path in paths)
+        return list(journals(self._state_dir, self._job or "").values())
 
     async def _follow(self, url: str) -> None:
         from drainfsm.log.jetstream import connect

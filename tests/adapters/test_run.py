@@ -12,7 +12,7 @@ from drainfsm.core.notice import NoticeClass
 from drainfsm.core.state import Phase
 from drainfsm.testing.metadata import AwsMetadataServer, AzureMetadataServer
 from drainfsm.testing.metadata.server import Request, Response
-from drainfsm.views.sources import metrics_text
+from drainfsm.views.sources import source_health
 from drainfsm_kit.running import RunningJob, running_job
 
 AWS = {"source": ["aws"], "adapters": {"aws": {"poll_s": "1"}}}
@@ -126,12 +126,13 @@ def test_an_endpoint_that_dies_is_on_record_and_the_job_goes_on(
     unknown = job.wait_for(e.SourceUnknown)
     assert unknown.source.startswith("aws/")
     assert unknown.detail
-    silent = f'drainfsm_source_unknown{{job="{job.job}",source="{unknown.source}",node="0"}}'
-    assert f"{silent} 1\n" in metrics_text(job.job, job.records())
+    place = (unknown.source, 0)
+    assert source_health(job.records())[place].unknown_since_unix_ms is not None
     aws.start()
     job.wait_for(e.SourceRecovered, count=len(job.find(e.SourceUnknown)))
     job.wait(
-        lambda: f"{silent} 0\n" in metrics_text(job.job, job.records()) or None, what="recovery"
+        lambda: source_health(job.records())[place].unknown_since_unix_ms is None or None,
+        what="recovery",
     )
     aws.interrupt(in_ms=60_000)
     assert agent.wait() == 75

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from drainfsm.core import events as e
+from drainfsm.core.trace import trace_id
 from drainfsm_kit.marks import MARK
 from drainfsm_kit.running import DRAINFSM, ROOMY, WAIT_S, RunningJob
 
@@ -120,6 +121,11 @@ def test_json_lines_for_collectors(job: RunningJob) -> None:
     assert {(line["job"], line["node_rank"]) for line in lines} == {(job.job, 0)}
     narrated = [line for line in lines if line["logger"] == "drainfsm.coordinator"]
     assert {line["level"] for line in narrated} == {"info"}
+    assert {line["epoch"] for line in narrated} == {1}
+    drain_id = f"{job.job}/1/1"
+    about = {line["event"]: (line.get("drain_id"), line.get("trace_id")) for line in narrated}
+    assert about["attempt_started"] == (None, None)
+    assert about["notice_received"] == about["exited"] == (drain_id, trace_id(drain_id))
     kinds = [line["event"] for line in narrated]
     assert kinds[0] == "attempt_started"
     assert (

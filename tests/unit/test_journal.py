@@ -24,7 +24,7 @@ from drainfsm.errors import (
     StaleWriterError,
 )
 from drainfsm.log.frames import frame, header_bytes
-from drainfsm.log.journal import Journal, journal_path, journals, read_journal
+from drainfsm.log.journal import Journal, JournalReader, journal_path, journals, read_journal
 from drainfsm_kit.logs import records_of
 
 TEN = records_of("job", 10)
@@ -349,3 +349,46 @@ def test_a_directory_that_is_not_durable_for_another_reason_is_an_error(
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(JournalUnusableError, match="cannot open the journal"):
         opened(path)
+
+
+def test_a_reader_reads_on_from_where_it_stopped(path: Path) -> None:
+    journal = opened(path)
+    reader = JournalReader(path)
+    assert reader.read_on() == []
+    journal.append(*TEN[:3])
+    assert reader.read_on() == TEN[:3]
+    assert reader.read_on() == []
+    journal.append(TEN[3])
+    with path.open("ab") as file:
+        file.write(frame(b"half a frame")[:-4])
+    assert reader.read_on() == TEN[3:4]
+    journal.append(*TEN[4:])
+    assert reader.read_on() == TEN[4:]
+    journal.close()
+
+
+def test_a_reader_gives_what_stands_before_damage_and_then_says_so(path: Path) -> None:
+    good = len(written(path, TEN[:3]))
+    data = bytearray(written(path, TEN[3:4], TEN[4:]))
+    data[good + 20] ^= 1
+    path.write_bytes(data)
+    reader = JournalReader(path)
+    assert reader.read_on() == TEN[:3]
+    for _ in range(2):
+        with pytest.raises(JournalCorruptError, match=str(path)):
+            reader.read_on()
+
+
+def test_a_reader_sees_that_it_is_another_file(path: Path) -> None:
+    journal = opened(path)
+    journal.append(*TEN[:3])
+    reader = JournalReader(path)
+    assert reader.read_on() == TEN[:3]
+    journal.close()
+    data = path.read_bytes()
+    os.truncate(path, len(data) - 1)
+    assert reader.read_on() is None
+    other = path.with_name("other")
+    other.write_bytes(data + data)
+    other.replace(path)
+    assert reader.read_on() is None

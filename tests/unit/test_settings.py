@@ -37,6 +37,7 @@ SAMPLES = {
     "silence": ("10", "20", "30"),
     "attach": ("10", "20", "30"),
     "log_format": ("json", "text", "json"),
+    "metrics": ("a:1", "b:2", "c:3"),
     "checksum": ("sha256", "xxh3_128", "sha256"),
     "verify": ("checksums", "sizes", "checksums"),
     "on_refused": ("fallback", "fail", "fallback"),

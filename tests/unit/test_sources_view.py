@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drainfsm.core.events import Event, SourceRecovered, SourceUnknown
 from drainfsm.core.records import Record
-from drainfsm.views.sources import SourceHealth, metrics_text, source_health
+from drainfsm.views.sources import SourceHealth, source_health
 
 T0 = 1_795_953_600_000
 
@@ -38,19 +38,6 @@ def test_a_source_is_counted_once_for_each_time_and_measured_when_it_is_over() -
         unknown_count=2, unknown_ms=40_000, unknown_since_unix_ms=T0 + 60_000, detail="503"
     )
     assert health["aws/spot", 1].unknown_count == 1
-
-
-def test_the_metrics_are_one_while_a_source_cannot_tell() -> None:
-    text = metrics_text(
-        "llm",
-        [
-            record(30, silent("aws/spot", since_s=0), silent("azure", since_s=0)),
-            record(40, SourceRecovered(source="azure", node=0)),
-        ],
-    )
-    assert 'drainfsm_source_unknown{job="llm",source="aws/spot",node="0"} 1\n' in text
-    assert 'drainfsm_source_unknown{job="llm",source="azure",node="0"} 0\n' in text
-    assert 'drainfsm_source_unknown_total{job="llm",source="azure",node="0"} 1\n' in text
 
 
 def test_a_source_that_always_told_has_no_line() -> None:

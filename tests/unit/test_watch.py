@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -18,9 +19,11 @@ from drainfsm.cli.main import main
 from drainfsm.core import inputs as i
 from drainfsm.core.codec import encode_lines
 from drainfsm.core.events import MissingRank
+from drainfsm.log.journal import Journal, journal_path
 from drainfsm.testing.scenario import Scenario
 from drainfsm.views.projections import Projection
 from drainfsm.views.screen import FILTERS, Feed, Selection, plain, screen
+from drainfsm.views.watch import Reader
 
 FEED = Feed(source="a file")
 HOSTILE = "\x1b[2J\x1b]0;title\x07\nforged line"
@@ -214,3 +217,28 @@ def _read_until(number: int, wanted: bytes) -> None:
         if ready:
             found += os.read(number, 65_536)
         assert time.monotonic() < give_up, found[-2_000:]
+
+
+def test_journals_that_grow_are_read_on_and_those_that_were_replaced_anew(tmp_path: Path) -> None:
+    scenario = draining()
+    path = journal_path(tmp_path, job_id="job", epoch=1)
+    journal = Journal.open(path, job_id="job", epoch=1)
+    reader = Reader(clock=lambda: scenario.now_unix_ms, job="job", state_dir=tmp_path)
+    for record in scenario.history:
+        journal.append(record)
+        reader.poll()
+        newest = reader.projection.jobs["job"].newest
+        assert newest.records[-1] == record
+    kept = reader.projection
+    journal.close()
+    path.unlink()
+    with contextlib.closing(Journal.open(path, job_id="job", epoch=1)) as journal:
+        journal.append(scenario.history[0])
+    reader.poll()
+    assert reader.projection is not kept
+    assert reader.projection.jobs["job"].newest.records == scenario.history[:1]
+    path.write_bytes(b"something else")
+    reader.poll()
+    assert reader.projection.unreadable_count == 1
+    reader.poll()
+    assert reader.projection.unreadable_count == 1

@@ -14,6 +14,8 @@ from drainfsm.adapter import Departure
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.exit_plan import closing_ms, kill_to_give_up_ms
 from drainfsm.core.notice import Notice
+from drainfsm.core.state import Phase, State
+from drainfsm.core.trace import trace_id
 from drainfsm.errors import CoordinatorLostError, StartRefusedError, StoreUnreachableError
 from drainfsm.runtime.agent.adapters import RunningAdapters
 from drainfsm.runtime.agent.clock_offset import Offset
@@ -40,9 +42,10 @@ START_AGAIN_MS = 30_000
 log = logging.getLogger("drainfsm.agent")
 
 
-async def run_agent(config: RunConfig) -> int:
+async def run_agent(config: RunConfig, *, log_fields: dict[str, object] | None = None) -> int:
     """Runs the command under an agent. Returns the job's own exit code; 75 where it drained and
-    wants to be started again; 76 where a newer attempt has taken the job over.
+    wants to be started again; 76 where a newer attempt has taken the job over. ``log_fields``: gets
+    what log messages are about (``epoch``, ``drain_id``, ``trace_id``), as far as it is known.
 
     Raises:
         ConfigError: something cannot work as configured.
@@ -51,7 +54,7 @@ async def run_agent(config: RunConfig) -> int:
         AuthenticationError, NodeRankTakenError, CoordinatorLostError: this node was not let in.
     """
     become_subreaper()
-    return await Agent(config).run()
+    return await Agent(config, log_fields=log_fields).run()
 
 
 def _adapters(config: RunConfig, clock: Clock, *, warn: Callable[[str], None]) -> RunningAdapters:
@@ -80,8 +83,10 @@ class Agent:
         warn: Callable[[str], None] = log.warning,
         clock: Clock | None = None,
         parts: AgentParts | None = None,
+        log_fields: dict[str, object] | None = None,
     ) -> None:
         self._config = config
+        self._log_fields = {} if log_fields is None else log_fields
         self._warn = warn
         self._clock = Clock() if clock is None else clock
         self._parts = AgentParts() if parts is None else parts
@@ -162,10 +167,22 @@ class Agent:
             self._tasks,
             machine,
             check=lambda: self._check().interpret,
-            show=lambda state: self._check().show(state),
+            show=self._show,
             warn=self._warn,
         )
         return self._host.link
+
+    def _show(self, state: State) -> None:
+        in_drain = state.drain is not None and state.phase is not Phase.CANCELLED
+        self._log_about(state.current.drain_id if in_drain else "")
+        self._check().show(state)
+
+    def _log_about(self, drain_id: str) -> None:
+        """Empty: no drain is open."""
+        about = {"drain_id": drain_id, "trace_id": trace_id(drain_id)} if drain_id else {}
+        for name in ("drain_id", "trace_id"):
+            self._log_fields.pop(name, None)
+        self._log_fields.update(about)
 
     def _check(self) -> RunningAdapters:
         """Raises: ConfigError: something cannot work, on this machine or with an adapter."""
@@ -177,6 +194,7 @@ class Agent:
     async def _run_node(self, link: CoordinatorLink) -> int:
         config, epoch = self._config, link.welcome.epoch
         self._offset.hear(link.welcome.now_unix_ms)
+        self._log_fields["epoch"] = epoch
         adapters = self._check()
         adapters.claimed(epoch=epoch)
         machine = self._parts.make_node_machine(
@@ -227,8 +245,15 @@ class Agent:
             self._tasks.start(timeout)
 
     async def _follow(self, link: CoordinatorLink, node: Node) -> None:
+        def on_order(order: n.ToNode) -> None:
+            if isinstance(order, n.CordonNode | n.HoldNode):
+                self._log_about(order.drain_id)
+            elif isinstance(order, n.ResumeNode):
+                self._log_about("")
+            node.on_order(order)
+
         try:
-            await link.run(node.on_order)
+            await link.run(on_order)
         except CoordinatorLostError as error:
             node.lose(f"{error}: the attempt is lost")
         except Exception as error:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from drainfsm.errors import DrainfsmError
@@ -17,25 +18,27 @@ from drainfsm.runtime.output import PrintedLines, printed_logs, repair_standard_
 log = logging.getLogger("drainfsm.agent")
 
 
-def run_process(config: RunConfig) -> NoReturn:
-    """Run the agent, and end this process with its exit code.
+def run_process(config: RunConfig, *, beside: Callable[[], None] | None = None) -> NoReturn:
+    """Run the agent, and end this process with its exit code. ``beside`` starts what only looks on:
+    it returns at once, and nobody waits for what it has started.
 
     A thread that hangs in a store, or in a name lookup, would keep an ordinary exit waiting.
     """
     repair_standard_streams()
     os.environ.pop("DRAINFSM_TOKEN", None)  # no child needs it: not the job, not a cordon command
-    with printed_logs(
-        log_format=config.log_format, job=config.job, node_rank=config.node_rank
-    ) as printer:
+    fields: dict[str, object] = {"job": config.job, "node_rank": config.node_rank}
+    with printed_logs(log_format=config.log_format, fields=fields) as printer:
         # What is no log message (an adapter's print, the interpreter's last words) waits no more.
         sys.stdout = sys.stderr = PrintedLines(printer)
-        exit_code = _run(config)
+        if beside is not None:
+            beside()
+        exit_code = _run(config, fields)
     os._exit(exit_code)
 
 
-def _run(config: RunConfig) -> int:
+def _run(config: RunConfig, fields: dict[str, object]) -> int:
     try:
-        return asyncio.new_event_loop().run_until_complete(run_agent(config))
+        return asyncio.new_event_loop().run_until_complete(run_agent(config, log_fields=fields))
     except DrainfsmError as error:
         log.error("%s", error)
         return exit_code_of(error)

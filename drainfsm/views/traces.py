@@ -1,0 +1,151 @@
+"""Drains as OpenTelemetry traces: one trace a drain, one span a phase, sent over OTLP.
+
+Ids follow from the drain's own, so that a drain that is sent twice is the same trace, and log
+messages (``trace_id``) lead to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import Event as SpanEvent
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from drainfsm.core.text import printable
+from drainfsm.core.trace import trace_id
+from drainfsm.errors import DrainfsmError
+from drainfsm.version import __version__
+from drainfsm.views.postmortem import Postmortem
+
+GOOD = ("committed", "cancelled", "ended")
+NS_PER_MS = 1_000_000
+
+
+class TraceExportError(DrainfsmError):
+    """No collector took the traces."""
+
+
+def send(found: Sequence[Postmortem]) -> int:
+    """To where the standard ``OTEL_EXPORTER_OTLP_…`` variables say; returns how many spans.
+
+    Raises:
+        TraceExportError: they were not taken.
+    """
+    spans = list(spans_of(found))
+    exporter = OTLPSpanExporter()
+    try:
+        if spans and exporter.export(spans) is not SpanExportResult.SUCCESS:
+            raise TraceExportError(
+                "the traces were not taken: is OTEL_EXPORTER_OTLP_ENDPOINT an OTLP/HTTP endpoint?"
+            )
+    finally:
+        exporter.shutdown()  # type: ignore[no-untyped-call]
+    return len(spans)
+
+
+def spans_of(found: Sequence[Postmortem]) -> Iterator[ReadableSpan]:
+    """Of drains that are over; of a job in the order of its log."""
+    resource = Resource.create(
+        {} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: "drainfsm"}
+    )
+    for number, one in enumerate(found):
+        if one.outcome == "open" or not one.phases:
+            continue
+        yield _drain(one, resource, list(_links(found, number)))
+        yield from _phases(one, resource)
+
+
+def _context(drain_id: str, span: str = "") -> SpanContext:
+    span_id = hashlib.sha256(f"{drain_id} {span}".encode()).hexdigest()[:16]
+    return SpanContext(
+        trace_id=int(trace_id(drain_id), 16),
+        span_id=int(span_id, 16),
+        is_remote=False,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )
+
+
+def _links(found: Sequence[Postmortem], number: int) -> Iterator[Link]:
+    """To the drains of the job before and after this one, usually of the neighbouring attempts."""
+    own = found[number]
+    for at, relation in ((number - 1, "before"), (number + 1, "after")):
+        if 0 <= at < len(found) and found[at].job_id == own.job_id:
+            yield Link(_context(found[at].drain_id), {"drainfsm.relation": relation})
+
+
+def _drain(one: Postmortem, resource: Resource, links: list[Link]) -> ReadableSpan:
+    attributes: dict[str, str | int] = {
+        "drainfsm.job_id": one.job_id,
+        "drainfsm.epoch": one.epoch,
+        "drainfsm.drain_id": one.drain_id,
+        "drainfsm.outcome": one.outcome,
+        "drainfsm.cause": printable(one.cause),
+    }
+    if one.remaining_ms is not None:
+        attributes["drainfsm.remaining_ms"] = one.remaining_ms
+    if one.lost.steps is not None:
+        attributes["drainfsm.steps_lost"] = one.lost.steps
+    good = one.outcome in GOOD and (one.remaining_ms or 0) >= 0
+    return ReadableSpan(
+        name="drain",
+        context=_context(one.drain_id),
+        resource=resource,
+        attributes=attributes,
+        events=tuple(_events(one)),
+        links=links,
+        kind=SpanKind.INTERNAL,
+        status=Status(StatusCode.OK) if good else Status(StatusCode.ERROR, one.outcome),
+        start_time=one.opened_unix_ms * NS_PER_MS,
+        end_time=(one.opened_unix_ms + one.phases[-1].to_ms) * NS_PER_MS,
+        instrumentation_scope=InstrumentationScope("drainfsm", __version__),
+    )
+
+
+def _events(one: Postmortem) -> Iterator[SpanEvent]:
+    """Notices, moves of the deadline, decisions."""
+    said: list[tuple[int, str, dict[str, str | int]]] = [
+        (
+            notice.at_ms,
+            "notice",
+            {"identity": printable(notice.identity), "deadline_ms": notice.deadline_ms},
+        )
+        for notice in one.notices
+    ]
+    said += [(move.at_ms, "deadline", {"deadline_ms": move.deadline_ms}) for move in one.deadlines]
+    said += [
+        (
+            decision.at_ms,
+            decision.kind,
+            {
+                "needed_ms": decision.recorded.needed_ms,
+                "remaining_ms": decision.recorded.remaining_ms,
+                "reason": printable(decision.reason),
+            },
+        )
+        for decision in one.decisions
+    ]
+    for at_ms, name, attributes in sorted(said, key=lambda event: event[0]):
+        yield SpanEvent(name, attributes, (one.opened_unix_ms + at_ms) * NS_PER_MS)
+
+
+def _phases(one: Postmortem, resource: Resource) -> Iterator[ReadableSpan]:
+    for phase in one.phases:
+        yield ReadableSpan(
+            name=phase.name,
+            context=_context(one.drain_id, phase.name),
+            parent=_context(one.drain_id),
+            resource=resource,
+            attributes={"drainfsm.drain_id": one.drain_id},
+            kind=SpanKind.INTERNAL,
+            status=Status(StatusCode.UNSET),
+            start_time=(one.opened_unix_ms + phase.from_ms) * NS_PER_MS,
+            end_time=(one.opened_unix_ms + phase.to_ms) * NS_PER_MS,
+            instrumentation_scope=InstrumentationScope("drainfsm", __version__),
+        )
