@@ -17,7 +17,7 @@ from drainfsm.lazy import lazy_names
 
 __all__ = ["Checkpoint", "OwnCheckpoint", "Session", "__version__", "attach", "errors"]
 
-TYPE_CHECKING = False  # what typing calls so, without the time that importing it takes
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without the time that importing typing takes
 if TYPE_CHECKING:
     from drainfsm import errors
     from drainfsm.checkpoint import Checkpoint, OwnCheckpoint

@@ -60,14 +60,14 @@ class AdapterContext(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's clock: ``received_unix_ms`` and deadlines are stated by it."""
 
     epoch: Callable[[], int] = lambda: 0
-    """The attempt's number; 0 as long as the job is not claimed. Adapters are built before it is:
-    whatever a factory can find wrong must not cost a healthy attempt elsewhere its life."""
+    """The attempt's number; 0 before the job is claimed. Adapters are built before that: an error
+    in a factory must not cost a healthy attempt elsewhere its life."""
 
     left_for: Mapping[str, int | None] = {}
     """What earlier attempts of the job have left for on this machine: deadlines in UTC
     milliseconds by ``Notice.identity`` (None: it stated none). Such a notice is not news: see
     ``NoticeSink.notice``. An adapter that derives a deadline from when it saw an event takes the
-    one that stands here, or every attempt would find the event anew."""
+    one given here; else the event would be new to every attempt."""
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class NoticeSink(Protocol):
         """A SOFT notice was taken back. Withdrawing a HARD one is refused by the core."""
 
     def unknown(self, *, source: str, since_unix_ms: int, detail: str) -> None:
-        """The source has not been able to tell since then. Clears nothing."""
+        """The source has been unable to tell since then. Withdraws nothing."""
 
     def recovered(self, *, source: str) -> None:
         """The source can tell again."""
@@ -113,7 +113,8 @@ class NoticeSource(Protocol):
     """Hears that capacity goes away. ``--source NAME``."""
 
     async def watch(self, sink: NoticeSink) -> None:
-        """Hear notices until cancelled. Errors of the platform are not raised but ``unknown``."""
+        """Hear notices until cancelled. Errors of the platform are reported as ``unknown``, not
+        raised."""
 
 
 @runtime_checkable
@@ -147,7 +148,7 @@ class Requeuer(Protocol):
 
 @runtime_checkable
 class Interpreter(Protocol):
-    """What a source may be besides, where the platform sends signals and knows why."""
+    """Optional for a source, where the platform sends signals and knows why."""
 
     async def interpret(self, notice: Notice, *, timeout_ms: int) -> Notice | None:
         """What a bare signal means. None: the adapter has said it by a notice of its own.
@@ -158,7 +159,7 @@ class Interpreter(Protocol):
 
 @runtime_checkable
 class Staying(Protocol):
-    """What a source may be besides, where a process must not end by itself to come back."""
+    """Optional for a source, where a process that ends by itself would not come back."""
 
     async def stay(self) -> None:
         """Called after everything else; returns when the process may end."""
@@ -183,11 +184,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Showing(Protocol):
-    """What an adapter may be besides, where the platform's own tools show how the job stands."""
+    """Optional for an adapter: shows in the platform's own tools how the job stands."""
 
     def show(self, standing: Standing) -> None:
-        """Called on node 0 after every decision. Returns at once: what it shows it shows later, and
-        whatever comes between may be left out."""
+        """Called on node 0 after every decision. Returns at once and shows it later; what is
+        outdated by then may be left out."""
 
 
 Adapter: TypeAlias = NoticeSource | Cordon | Requeuer
@@ -196,7 +197,7 @@ AdapterFactory = Callable[[AdapterContext], Adapter]
 # --- finding one ---------------------------------------------------------------------------------
 
 GROUP = "drainfsm.adapters"
-"""Of entry points."""
+"""Group of the entry points."""
 
 
 def adapter_names() -> tuple[str, ...]:
@@ -205,8 +206,8 @@ def adapter_names() -> tuple[str, ...]:
 
 
 def options_name(name: str) -> str:
-    """By which ``[adapters.…]`` and ``DRAINFSM_ADAPTER_…`` an adapter finds its options: its name,
-    or that of the module without the packages above it."""
+    """NAME in ``[adapters.NAME]`` and ``DRAINFSM_ADAPTER_NAME_KEY``, by which an adapter finds its
+    options: its own name, or that of its module without the packages above it."""
     module, colon, _ = name.partition(":")
     return module.rpartition(".")[2] if colon else name
 
@@ -235,7 +236,7 @@ def load_adapter(name: str, context: AdapterContext) -> Adapter:
     """
     point = find_adapter(name)
     if ":" in name and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # a console script does not look where it is called
+        sys.path.append(here)  # a console script does not look in the working directory
     try:
         factory: AdapterFactory = point.load()
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What a POSIX file system wants to be told before bytes and names survive a power loss."""
+"""Makes bytes and names survive a power loss on a POSIX file system."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF})
-"""How file systems say that fsync of a directory means nothing to them (CIFS, some FUSE)."""
+"""What fsync of a directory raises on file systems that cannot do it (CIFS, some FUSE)."""
 
 
 def sync_directory(path: Path) -> None:
@@ -23,7 +23,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create it with its parents, each entry durable. One that is there is left alone."""
+    """Create it with its parents, each entry durable. An existing one is left alone."""
     for directory in reversed((path, *path.parents)):
         if not directory.exists():
             directory.mkdir(exist_ok=True)
@@ -58,7 +58,7 @@ class Directories:
 
     def ensure(self, path: Path) -> None:
         """The directory and everything above it below the root exist, and survive a power loss.
-        FileNotFoundError: the root does not exist: it is made by ``create_root`` alone."""
+        FileNotFoundError: the root does not exist; only ``create_root`` makes it."""
         if path in self._durable and path.is_dir():
             return
         if path == self._root:
@@ -70,7 +70,7 @@ class Directories:
         self._durable.add(path)
 
     def create_root(self, *, parents: bool) -> None:
-        """The root exists. FileNotFoundError: what is above it does not, nor is to be made."""
+        """Create the root. FileNotFoundError: its parent does not exist, and is not to be made."""
         if not parents and not self._root.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._root.parent))
         if not self._root.is_dir():
@@ -78,7 +78,7 @@ class Directories:
             self._durable.add(self._root)
 
     def create(self, path: Path) -> None:
-        """The directory is new: FileExistsError where it is not."""
+        """Create a directory. FileExistsError: it is there already."""
         self.ensure(path.parent)
         path.mkdir()
         sync_directory(path.parent)

@@ -9,22 +9,22 @@ DrainfsmError
 │   ├── JournalCorruptError   bytes before the tail of a journal fail their checksum
 │   ├── JournalLockedError    another process writes the journal
 │   ├── JournalUnusableError  the journal cannot be opened: rights, a full disk, a wrong path
-│   ├── RecordUnreadableError bytes in a log are no record of a schema version known here
+│   ├── RecordUnreadableError bytes in a log are not a record of a known schema version
 │   ├── StaleWriterError      somebody else appended to the subject
 │   └── BrokerError           the NATS server cannot be used: away, no JetStream, wrong stream
-│       └── RecordRefusedError the stream did not take a record: it is full, or the record too large
+│       └── RecordRefusedError the stream refused a record: it is full, or the record is too large
 ├── StoreError
 │   ├── SlotTakenError        a put-if-absent found the object there already
 │   ├── StoreUnreachableError the store does not answer, or refuses access
 │   ├── CommitLogError        the commit log is not readable as one total order
-│   │   └── OtherJobsStoreError it is the one of another job
+│   │   └── OtherJobsStoreError it belongs to another job
 │   └── FencedError           a newer epoch has claimed the job: stop, for ever
 ├── CheckpointError
 │   ├── ManifestMismatchError a generation is not what its manifest or record says
 │   │   └── FormatUnknownError it was written by a newer drainfsm
-│   ├── NotRestoredError      a step was done that the checkpoint holds already
+│   ├── NotRestoredError      the training loop did not resume after the checkpoint
 │   ├── RestoreRefusedError   the recorded generation cannot be restored here
-│   │   └── GenerationPrunedError it was committed, and the retention policy let it go
+│   │   └── GenerationPrunedError it was committed, and the retention policy removed it
 │   └── SaveFailedError       a rank could not write its part of a generation
 │       └── NoRoomError       it would not fit into the free memory of a host
 └── RuntimeFailure
@@ -33,10 +33,10 @@ DrainfsmError
     ├── NodeRankTakenError    two agents claim the same node rank
     ├── StartRefusedError     node 0 has refused to start the attempt
     ├── CoordinatorLostError  the coordinator went away: the attempt is lost
-    └── ProtocolError         a peer sent a frame that makes no sense
+    └── ProtocolError         a peer sent an invalid frame
 
 What goes wrong in the world (a rank lost, a save that no longer fits) is an event in the log, not
-an exception. A broken rule of our own is a bug and stays an AssertionError.
+an exception. A broken invariant is a bug, and an AssertionError.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class JournalUnusableError(LogError):
 
 
 class RecordUnreadableError(LogError):
-    """Bytes in a log are no record of a schema version known here."""
+    """Bytes in a log are not a record of a known schema version."""
 
 
 class StaleWriterError(LogError):
@@ -111,7 +111,7 @@ class BrokerError(LogError):
 
 
 class RecordRefusedError(BrokerError):
-    """The stream did not take a record, and said so: it was not stored."""
+    """The stream refused a record, which was not stored."""
 
 
 class StoreError(DrainfsmError):
@@ -131,11 +131,11 @@ class CommitLogError(StoreError):
 
 
 class OtherJobsStoreError(CommitLogError):
-    """The commit log is the one of another job: a job has a store of its own."""
+    """The commit log belongs to another job: every job has a store of its own."""
 
 
 class FencedError(StoreError):
-    """A newer epoch has claimed the job: this attempt may publish nothing, for ever."""
+    """A newer epoch has claimed the job: this attempt can never publish again."""
 
     def __init__(self, job_id: str, *, own_epoch: int, newest_epoch: int) -> None:
         super().__init__(f"job {job_id}: epoch {own_epoch} is fenced by epoch {newest_epoch}")
@@ -153,11 +153,11 @@ class ManifestMismatchError(CheckpointError):
 
 
 class FormatUnknownError(ManifestMismatchError):
-    """Manifest, slot or record of a format version that is not known here: update drainfsm."""
+    """A manifest, slot or record has a format version that is not known here: update drainfsm."""
 
 
 class NotRestoredError(CheckpointError):
-    """There is a checkpoint, and the training loop does not go on behind it."""
+    """There is a checkpoint, but the training loop did not resume after it."""
 
 
 class RestoreRefusedError(CheckpointError):
@@ -165,7 +165,7 @@ class RestoreRefusedError(CheckpointError):
 
 
 class GenerationPrunedError(RestoreRefusedError):
-    """The generation was committed, and clean-up has removed it since, as it was told to."""
+    """The generation was committed, and clean-up has removed it since, by the retention policy."""
 
 
 class SaveFailedError(CheckpointError):
@@ -173,7 +173,7 @@ class SaveFailedError(CheckpointError):
 
 
 class NoRoomError(SaveFailedError):
-    """What would be staged does not fit into the free memory of a host. Nothing was staged."""
+    """Staging would not fit into the free memory of a host. Nothing was staged."""
 
     def __init__(
         self, reason: str, *, host: str = "", needed_bytes: int = 0, free_bytes: int = 0
@@ -201,12 +201,12 @@ class NodeRankTakenError(RuntimeFailure):
 
 
 class StartRefusedError(RuntimeFailure):
-    """The agent of node 0 could not start the attempt, and tells the other nodes."""
+    """The agent of node 0 could not start the attempt, and told the other nodes so."""
 
     def __init__(self, reason: str, *, exit_code: int) -> None:
         super().__init__(f"node 0 does not start the attempt: {reason}")
         self.exit_code = exit_code
-        """With which node 0 ends."""
+        """The exit code of node 0."""
 
 
 class CoordinatorLostError(RuntimeFailure):
@@ -214,4 +214,4 @@ class CoordinatorLostError(RuntimeFailure):
 
 
 class ProtocolError(RuntimeFailure):
-    """A peer sent a frame that makes no sense."""
+    """A peer sent an invalid frame."""

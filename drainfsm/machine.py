@@ -238,7 +238,7 @@ class DrainMachine:
 
     @classmethod
     def follow(cls, *, job_id: str, epoch: int) -> DrainMachine:
-        """A machine that is fed with records (``apply``) of a drain that happens elsewhere."""
+        """A machine that follows a drain elsewhere: feed it the records (``apply``)."""
         machine = cls.__new__(cls)
         machine._prepare(job_id=job_id, epoch=epoch)
         return machine

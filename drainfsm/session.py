@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Stateful(Protocol):
-    """Anything that can give its state away and take it back: schedulers, data loaders."""
+    """Anything with a state dict that can be saved and loaded: schedulers, data loaders."""
 
     def state_dict(self) -> Any: ...
 
@@ -63,7 +63,7 @@ class Session:
     def phase(self, name: str, expected_s: float | None = None) -> AbstractContextManager[None]:
         """Announce work outside the step loop (``eval``, ``compile`` …): ``with session.phase(…)``.
 
-        A notice is then answered at once, in place of waiting for a step that does not end.
+        A notice is then answered at once, instead of waiting for a step that does not end.
         ``expected_s``: how long it may take; what it took before is known.
         """
         return self._rank_session.phase(name, expected_s)
@@ -84,8 +84,8 @@ class Session:
         ``parts``: everything else that must come back, by names of your own.
 
         Raises:
-            ConfigError: a part cannot be saved, torch is missing, or torch.distributed counts
-                other ranks.
+            ConfigError: a part cannot be saved, torch is missing, or torch.distributed has other
+                ranks.
         """
         if find_spec("torch") is None:
             raise ConfigError(

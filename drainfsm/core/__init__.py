@@ -1,1 +1,1 @@
-"""The pure core: inputs and state in, events out. No I/O, no clock, no chance."""
+"""The pure core: inputs and state in, events out. No I/O, no clock, no randomness."""

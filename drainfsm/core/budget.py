@@ -18,13 +18,13 @@ DURABLE_QUANTILE = 0.99
 COMMIT_QUANTILE = 0.95
 
 STEPS_TO_RUN = 2
-"""At most so many steps lie between being asked to stop and the end of the stop step."""
+"""At most this many steps lie between being asked to stop and the end of the stop step."""
 
 SAMPLES_MAX = 512
 """Samples kept in the state and carried into the next attempt: enough for p99 (299)."""
 
 COMPARABLE_BYTES_RATIO = 1.25
-"""A sample speaks for a save whose size is within this factor of its own."""
+"""A sample counts for a save whose size is within this factor of its own."""
 
 
 class Allowances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -56,8 +56,8 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one committed save, and the quiesce before it, really took; or what one had taken when
-    its time ran out, and it was abandoned."""
+    """How long one committed save, and the quiesce before it, really took. Of an abandoned save:
+    how long it had taken when its time ran out."""
 
     world_size: int
     save_bytes: int
@@ -86,20 +86,20 @@ class Basis(Word):
     """Where one term of the rule comes from."""
 
     QUANTILE = "quantile"
-    """A bound of the quantile that holds for any distribution."""
+    """An upper bound of the quantile, for any distribution."""
 
     OBSERVED_MAX = "observed_max"
     SIZING = "sizing"
-    """Bytes by bandwidth, and the fixed cost."""
+    """Bytes over bandwidth, plus the fixed cost."""
 
     STEP_TIMES = "step_times"
-    """What the ranks have said of their steps."""
+    """The step times that the ranks reported."""
 
     ALLOWANCE = "allowance"
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One term of the rule, and what it rests on."""
+    """One term of the rule, and the evidence for it."""
 
     value_ms: int
     basis: Basis
@@ -161,7 +161,7 @@ def remaining_ms(*, deadline_unix_ms: int, now_unix_ms: int, clock_skew_ms: int)
 
 
 def comparable(samples: Iterable[Sample], load: Load) -> tuple[Sample, ...]:
-    """The samples of real saves that speak for this load."""
+    """The samples of real saves that are comparable to this load."""
     return tuple(
         s
         for s in samples
@@ -248,7 +248,7 @@ def evaluate(
 def _terms(
     stage: Stage, *, allowances: Allowances, samples: Sequence[Sample], load: Load, step_ms: int
 ) -> tuple[Evidence | None, Evidence | None, Evidence | None]:
-    """Quiesce, durable and commit as far as they are still to come."""
+    """Quiesce, durable and commit, where they are still to come."""
     alike = comparable(samples, load)
     quiesce = durable = commit = None
     if stage is Stage.NOTICE:

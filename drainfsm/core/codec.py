@@ -141,7 +141,7 @@ def decode_object(
     """A stored object.
 
     Raises:
-        FormatUnknownError: of a format version not known here.
+        FormatUnknownError: its format version is not known here.
         ManifestMismatchError: garbled.
     """
 

@@ -63,7 +63,7 @@ def budget_of(
     stage: Stage | None = None,
     step_ms: int = 0,
 ) -> Budget:
-    """The rule for the drain as it stands, or for what a notice states that is about to be
+    """The rule for the drain as it stands, or for the deadline of a notice that is about to be
     adopted."""
     attempt = state.attempt
     if deadline_unix_ms is None:
@@ -83,8 +83,8 @@ def budget_of(
 
 
 def window_budget(attempt: Attempt, *, step_ms: int) -> Budget:
-    """The rule as it would be for a notice that leaves the configured grace: before any is there,
-    it tells whether a drain of this job saves anything."""
+    """The rule for a notice with the configured grace. It tells before any notice whether a drain
+    of this job could save."""
     return evaluate(
         stage=Stage.NOTICE,
         now_unix_ms=0,
@@ -104,12 +104,12 @@ def latest_safe_start_unix_ms(budget: Budget, *, schedule_slack_ms: int) -> int:
 
 
 def quiesce_by_unix_ms(budget: Budget, *, quiesce_ms: int) -> int:
-    """End of the wait for the ranks, cut where the save would no longer fit."""
+    """End of the wait for the ranks, cut short where the save would no longer fit."""
     return min(budget.now_unix_ms + quiesce_ms, last_quiesce_unix_ms(budget))
 
 
 def last_quiesce_unix_ms(budget: Budget) -> int:
-    """When all ranks must hold if a save is still to fit behind it."""
+    """When all ranks must hold for a save still to fit."""
     durable = budget.durable.value_ms if budget.durable else 0
     commit = budget.commit.value_ms if budget.commit else 0
     usable = budget.deadline_unix_ms - budget.clock_skew_ms
@@ -123,7 +123,8 @@ def durable_by_unix_ms(state: State) -> int:
 
 
 def exit_plan_of(state: State, *, asked_unix_ms: int | None = None) -> ExitPlan:
-    """Of the drain. ``asked_unix_ms``: when its ranks were asked to leave, if they were."""
+    """The drain's exit plan. ``asked_unix_ms``: when its ranks were asked to leave, if they
+    were."""
     return exit_plan(
         usable_deadline_unix_ms=state.current.usable_deadline_unix_ms,
         exit_margin_ms=state.attempt.allowances.exit_margin_ms,
@@ -140,8 +141,8 @@ def kill_by_unix_ms(state: State, *, asked_unix_ms: int) -> int:
 
 
 def wait_until_unix_ms(state: State) -> int:
-    """End of the wait for what the ranks were asked: to hold, and to reach the stop step. Before
-    they are asked, the last instant at which they can still be told to leave."""
+    """End of the wait for the ranks to hold, and to reach the stop step. Before they are asked to:
+    the last instant at which they can still be asked to leave."""
     hold = state.current.hold
     return exit_plan_of(state).leave_by_unix_ms if hold is None else hold.quiesce_by_unix_ms
 

@@ -55,7 +55,7 @@ def skip(draft: Draft, reason: str, *, budget: Budget) -> None:
 
 
 def give_up(draft: Draft, reason: str, *, memory: e.MemoryShortage | None = None) -> None:
-    """No save any more, whatever was reached; nothing once it is published or given up."""
+    """Give the save up, however far it is. Does nothing once it is published or given up."""
     state = draft.state
     budget = budget_of(state, now_unix_ms=draft.now_unix_ms) if state.phase.active else None
     if budget is None:
@@ -77,7 +77,7 @@ def give_up(draft: Draft, reason: str, *, memory: e.MemoryShortage | None = None
 
 
 def recheck(draft: Draft) -> None:
-    """The rule once more, with the terms that are still to come (a shrink, or time passed)."""
+    """Evaluate the rule again with the terms still to come (the deadline moved, or time passed)."""
     state = draft.state
     if state.phase is Phase.NOTICED and draft.drain.hold is None:
         return  # evaluated when the cordon is done
@@ -156,7 +156,7 @@ def report_verified(draft: Draft, given: i.ReportVerified) -> None:
 
 
 def report_published(draft: Draft, given: i.ReportPublished) -> None:
-    """The commit record exists, whatever was decided meanwhile: that is a fact."""
+    """The commit record exists: a fact, whatever was decided meanwhile."""
     state, save = draft.state, _save_of(draft, given)
     if save is None:
         return
@@ -219,10 +219,10 @@ SaveReport = (
 
 
 def _save_of(draft: Draft, given: SaveReport) -> DrainSave | None:
-    """The save that the report is about; None: it is a late one of a drain that is over.
+    """The save that the report is about; None: the report is late, its drain is over.
 
     Raises:
-        InputRejectedError: a report of no save at all, or of another one.
+        InputRejectedError: no save was started, or it is not this one.
     """
     state, save = draft.state, draft.state.save
     if save is None:

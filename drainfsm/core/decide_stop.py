@@ -54,7 +54,7 @@ def receive_notice(draft: Draft, given: i.ReceiveNotice) -> None:
 
 def _stated_unix_ms(state: State, notice: Notice) -> int | None:
     """The earliest instant that a HARD notice about the same machine states: an assumed deadline
-    never tightens it. None: the notice states its own, or there is no such other."""
+    never tightens it. None: the notice states its own, or no HARD notice does."""
     if not state.phase.active or not (notice.assumed or notice.deadline_unix_ms is None):
         return None
     stated = [
@@ -77,7 +77,7 @@ def _same_machine(state: State, one: Notice, other: Notice) -> bool:
 
 
 def _was_taken_back(state: State, notice: Notice) -> bool:
-    """A late repeat of what its source has withdrawn since, in a drain that is over."""
+    """A late repeat of a notice that its source has withdrawn since, in a drain that is over."""
     return notice.revocable and revision_of(notice.revision) <= state.attempt.withdrawn.get(
         notice.identity, 0
     )
@@ -234,7 +234,7 @@ def report_positions(draft: Draft, given: i.ReportPositions) -> None:
 
 
 def _of_this_drain(state: State, drain_id: str) -> bool:
-    """False for the answer to a drain that was called off. Empty: of the present one."""
+    """False: the answer belongs to a drain that was called off. Empty: the present one."""
     return not drain_id or (state.drain is not None and state.drain.drain_id == drain_id)
 
 
@@ -248,7 +248,7 @@ def _require_world(state: State, given: i.ReportPositions) -> None:
 
 
 def _run_ms(position: i.NodePosition, stop_step: int) -> int:
-    """To the end of the stop step by the node's known steps and phases, and a quarter on top."""
+    """Time to the end of the stop step by the node's known steps and phases, plus a quarter."""
     known_ms = (position.busy_for_ms or 0) + (stop_step - position.min_step) * position.step_ms
     return known_ms * 5 // 4
 
@@ -265,7 +265,7 @@ def _unreachable(
         return saving.does_not_fit(budget)
     late_ms = budget.now_unix_ms - hold.quiesce_by_unix_ms
     if late_ms >= 0:
-        return f"the last rank said where it is {late_ms} ms after the wait for it was over"
+        return f"the last rank reported its step {late_ms} ms after the wait for it had ended"
     left_ms = last_quiesce_unix_ms(budget) - budget.now_unix_ms
     for position in positions:
         if position.busy_for_ms is not None and position.busy_for_ms > left_ms:
@@ -308,14 +308,14 @@ def report_quiesced(draft: Draft, given: i.ReportQuiesced) -> None:
 
 
 def _expected_ranks(stop: Stop, node: int) -> tuple[int, ...] | None:
-    """Those of one node; None: it is not among the expected."""
+    """None: the node is not expected."""
     at = bisect_left(stop.nodes, node, key=lambda steps: steps.node)
     found = stop.nodes[at : at + 1]
     return found[0].ranks if found and found[0].node == node else None
 
 
 def expire(draft: Draft, missing: tuple[e.MissingRank, ...]) -> None:
-    """The wait for the ranks is over: name the ones that did not come, and save nothing."""
+    """The wait for the ranks is over: name the missing ones, and save nothing."""
     state, now = draft.state, draft.now_unix_ms
     if state.phase not in (Phase.NOTICED, Phase.QUIESCING):
         return
@@ -323,5 +323,5 @@ def expire(draft: Draft, missing: tuple[e.MissingRank, ...]) -> None:
         return
     if draft.drain.hold is not None:
         draft.add(e.QuiesceTimedOut(missing=missing, waited_ms=draft.waited_ms))
-    names = ", ".join(f"{m.name} ({m.phase})" for m in missing[:8]) or "ranks that are not known"
+    names = ", ".join(f"{m.name} ({m.phase})" for m in missing[:8]) or "unknown ranks"
     saving.give_up(draft, f"{names} did not stop in time")

@@ -29,7 +29,7 @@ AsItIs: TypeAlias = (
     | e.SourceUnknown
     | e.SourceRecovered
 )
-"""Facts that travel from where they happen into the log as they are."""
+"""Facts that are recorded as they were reported."""
 
 EX_TEMPFAIL = 75
 """Exit code of an attempt that drained and wants to come back (sysexits.h)."""
@@ -92,7 +92,7 @@ def _form_world(draft: Draft, given: i.FormWorld) -> None:
     attempt, save_bytes = state.attempt, given.save_bytes
     if attempt.world_size != given.world_size or attempt.restart != given.restart:
         if not save_bytes and attempt.world_size == given.world_size:
-            save_bytes = attempt.save_bytes  # of the ranks that were there before
+            save_bytes = attempt.save_bytes  # as the ranks before them declared
         draft.add(
             e.WorldFormed(world_size=given.world_size, save_bytes=save_bytes, restart=given.restart)
         )
@@ -154,7 +154,7 @@ def _fenced(draft: Draft, given: i.ReportFenced) -> None:
 
 
 def _as_it_is(draft: Draft, fact: AsItIs) -> None:
-    """It happened, and nothing is to be decided about it."""
+    """It happened; there is nothing to decide."""
     draft.add(fact)
 
 
@@ -165,7 +165,8 @@ def _healthy_step(draft: Draft, fact: e.HealthyStepReached) -> None:
 
 
 def _tick(draft: Draft, given: i.Tick) -> None:
-    """What time alone brings about. Whatever is stuck, the drain ends by its deadline."""
+    """What happens by the passing of time alone. Whatever is stuck, the drain ends by its
+    deadline."""
     state, now = draft.state, draft.now_unix_ms
     if not state.phase.active:
         return

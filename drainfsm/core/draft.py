@@ -19,7 +19,7 @@ class Draft:
 
     @property
     def drain(self) -> Drain:
-        """The open one."""
+        """The open drain."""
         return self.state.current
 
     @property

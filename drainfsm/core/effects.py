@@ -45,24 +45,34 @@ class ResumeTraining(Effect, frozen=True, kw_only=True):
 
 
 class StartSave(Effect, frozen=True, kw_only=True):
+    """Have every rank write its part of this generation."""
+
     generation_id: str
     step: int
     durable_by_unix_ms: int
 
 
 class AbortSave(Effect, frozen=True, kw_only=True):
+    """Stop writing this generation: the save was given up."""
+
     generation_id: str
 
 
 class VerifyEntries(Effect, frozen=True, kw_only=True):
+    """Compare what the store holds with what the ranks reported."""
+
     generation_id: str
 
 
 class PublishManifest(Effect, frozen=True, kw_only=True):
+    """Write the manifest and create the commit record."""
+
     generation_id: str
 
 
 class RecordRequeue(Effect, frozen=True, kw_only=True):
+    """Write the requeue record, which the replacement restores from."""
+
     cause: Cause
 
 
@@ -88,7 +98,7 @@ AnyEffect: TypeAlias = (
 
 
 def effects_of(event: e.Event, state: State) -> tuple[AnyEffect, ...]:
-    """What ``event`` asks for, given the state after the record that holds it."""
+    """What ``event`` asks for, given the state after its record."""
     match event:
         case e.NoticeReceived() if state.phase is Phase.NOTICED and len(state.current.notices) == 1:
             return (CordonNodes(nodes=state.current.target_nodes),)
@@ -137,7 +147,7 @@ def effects_of(event: e.Event, state: State) -> tuple[AnyEffect, ...]:
 
 
 def _own_end(exit_code: int) -> Cause:
-    """Of a job that ended by itself, in a drain that had not stopped it or in none."""
+    """The job ended by itself: outside a drain, or before the drain had stopped it."""
     return Cause.FINISHED if exit_code == 0 else Cause.FAILED
 
 

@@ -24,8 +24,8 @@ def snake_case(class_name: str) -> str:
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=snake_case, gc=False):
-    """Base of all facts. No struct of the log can be part of a cycle: ``gc=False`` for each, which
-    makes them smaller and quicker to build."""
+    """Base of all facts. No struct of the log can be part of a cycle, so all have ``gc=False``,
+    which makes them smaller and quicker to build."""
 
 
 class MissingRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -47,7 +47,7 @@ class MissingRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MemoryShortage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a save would have staged at once, and what the host had left for it."""
+    """How much a save would have staged at once, and how much memory its host had free."""
 
     host: str
     needed_bytes: int
@@ -72,21 +72,22 @@ class NoticeReceived(Fact, frozen=True, kw_only=True, omit_defaults=True):
     drain_id: str
     notice: Notice
     deadline_unix_ms: int
-    """Of this notice, after the configured grace filled in for one that states none."""
+    """This notice's deadline; by the configured grace if it states none."""
 
     effective_deadline_unix_ms: int
-    """Of the drain: the minimum over every notice ever accepted into it."""
+    """The drain's deadline: the minimum over every notice ever accepted into it."""
 
     act_at_unix_ms: int
     """When the drain starts to act: now, or the latest safe start of a SOFT notice."""
 
     budget: Budget
     step_ms: int = 0
-    """Longest recent step of any rank, as the ranks had said by then; 0: not known."""
+    """Longest recent step of any rank, as reported by then; 0: unknown."""
 
 
 class NoticeNoted(Fact, frozen=True, kw_only=True):
-    """A notice that nobody leaves for: it is advice, or no news on this machine."""
+    """A notice that drains nothing: it is advice, or an earlier attempt on this machine has left
+    for it."""
 
     notice: Notice
 
@@ -165,6 +166,8 @@ class RankQuiesced(Fact, frozen=True, kw_only=True):
 
 
 class RanksQuiesced(Fact, frozen=True, kw_only=True):
+    """Every rank holds at the stop step."""
+
     step: int
     rank_count: int
     quiesce_ms: int
@@ -172,6 +175,8 @@ class RanksQuiesced(Fact, frozen=True, kw_only=True):
 
 
 class QuiesceTimedOut(Fact, frozen=True, kw_only=True):
+    """Not every rank reached the stop step in time; names those that did not."""
+
     missing: tuple[MissingRank, ...]
     waited_ms: int
 
@@ -199,6 +204,8 @@ class SaveSkipped(Fact, frozen=True, kw_only=True):
 
 
 class SaveStarted(Fact, frozen=True, kw_only=True):
+    """The ranks are asked to write the generation."""
+
     generation_id: str
     step: int
     budget: Budget
@@ -223,7 +230,8 @@ class Durable(Fact, frozen=True, kw_only=True):
 
 
 class EntriesVerified(Fact, frozen=True, kw_only=True):
-    """Every expected entry is in the store, with the size its writer reported, and none besides."""
+    """Every expected entry is in the store, with the size its writer reported, and nothing else
+    is."""
 
     generation_id: str
     expected_count: int
@@ -262,6 +270,8 @@ class SaveAbandoned(Fact, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RequeueRecorded(Fact, frozen=True, kw_only=True):
+    """What the replacement restores is on record."""
+
     record: RequeueRecord
     error: str = ""
     """Not empty: the record could not be written to the store; the replacement derives it."""
@@ -302,7 +312,7 @@ class AttemptStarted(Fact, frozen=True, kw_only=True):
     store: str
     claim_slot: int
     restore: RequeueRecord | None
-    """What this attempt consumes; None: a fresh job."""
+    """What this attempt restores; None: a fresh job."""
 
     samples: tuple[Sample, ...] = ()
     """Evidence from earlier attempts, newest last."""
@@ -312,7 +322,7 @@ class AttemptStarted(Fact, frozen=True, kw_only=True):
 
 
 class WorldFormed(Fact, frozen=True, kw_only=True, omit_defaults=True):
-    """Every expected rank attached: once a world, and again when a launcher restarted its ranks."""
+    """Every expected rank has attached. Recorded again when a launcher has restarted the ranks."""
 
     world_size: int
     save_bytes: int
@@ -323,13 +333,13 @@ class WorldFormed(Fact, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CheckpointSized(Fact, frozen=True, kw_only=True):
-    """The ranks of the world declared what one checkpoint takes, and it is news."""
+    """The ranks declared the size of one checkpoint, and it has changed."""
 
     save_bytes: int
 
 
 class AttemptFenced(Fact, frozen=True, kw_only=True):
-    """A newer epoch has claimed the job; this attempt can publish nothing any more."""
+    """A newer epoch has claimed the job; this attempt can no longer publish."""
 
     by_epoch: int
 
@@ -359,7 +369,7 @@ class CheckpointCommitted(Fact, frozen=True, kw_only=True):
 
 
 class CheckpointFailed(Fact, frozen=True, kw_only=True, omit_defaults=True):
-    """A periodic save came to nothing; training goes on."""
+    """A periodic save failed; training goes on."""
 
     generation_id: str
     step: int
@@ -369,8 +379,8 @@ class CheckpointFailed(Fact, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CheckpointRestored(Fact, frozen=True, kw_only=True, omit_defaults=True):
-    """Fields with a default came later: left out where they say nothing, so that records of
-    before keep their bytes."""
+    """Ranks restored a generation. Fields with a default came later; they are left out where empty,
+    so that older records keep their bytes."""
 
     generation_id: str
     manifest_digest: str
@@ -378,21 +388,22 @@ class CheckpointRestored(Fact, frozen=True, kw_only=True, omit_defaults=True):
     restore_ms: int
     verification: Verification
     refused: tuple[RefusedGeneration, ...] = ()
-    """What should have been restored in place of it, and was damaged; the recorded one first."""
+    """Generations that should have been restored instead, and were damaged; the recorded one
+    first."""
 
     saved_world_size: int = 0
-    """Ranks that saved it; 0: not said."""
+    """Number of ranks that saved it; 0: not recorded."""
 
     saved_layout: dict[str, int] = {}
     not_restored: tuple[str, ...] = ()
-    """Parts of the ranks that had to start anew, because there were others when it was saved."""
+    """Parts that started anew, because another number of ranks had saved the generation."""
 
 
 class RestoreRefused(Fact, frozen=True, kw_only=True):
-    """Ranks refused to go on from what they should have restored, and end with this error."""
+    """Ranks refused to restore the recorded generation, and end with this error."""
 
     generation_id: str
-    """As recorded for this attempt, also where one before it was tried in its place."""
+    """The one recorded for this attempt, even if an earlier one was tried in its place."""
 
     step: int
     error: str
@@ -400,22 +411,22 @@ class RestoreRefused(Fact, frozen=True, kw_only=True):
 
     reason: str
     rank: int
-    """The first one that said so; ``reason`` may name another, on which it was found."""
+    """The rank that reported it first; ``reason`` may name another one, which found it."""
 
     node: int
 
 
 class CheckpointDrilled(Fact, frozen=True, kw_only=True):
-    """A committed generation was restored on purpose, by a process that is no part of an attempt.
+    """A committed generation was restored on purpose, by a process outside any attempt.
 
-    Its record stands in the checkpoint store beside the generation, not in an attempt's log.
+    Its record is kept in the checkpoint store beside the generation, not in an attempt's log.
     """
 
     generation_id: str
     manifest_digest: str
     step: int
     verification: Verification
-    """Of a drill that failed: the check that was not passed."""
+    """If the drill failed: which check did."""
 
     drill_ms: int
     outcome: DrillOutcome
@@ -429,7 +440,7 @@ class HealthyStepReached(Fact, frozen=True, kw_only=True):
 
 
 class SourceUnknown(Fact, frozen=True, kw_only=True):
-    """A notice source has not been able to tell for longer than its limit. Clears nothing."""
+    """A notice source has been unable to tell for longer than its limit. Withdraws nothing."""
 
     source: str
     node: int
@@ -438,6 +449,8 @@ class SourceUnknown(Fact, frozen=True, kw_only=True):
 
 
 class SourceRecovered(Fact, frozen=True, kw_only=True):
+    """A notice source that was unable to tell can tell again."""
+
     source: str
     node: int
 

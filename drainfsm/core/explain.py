@@ -35,8 +35,8 @@ def _before_drains(records: Sequence[Record]) -> Iterator[e.Event]:
 
 
 def _explain_other(event: e.Event) -> Iterator[str]:
-    """What does not belong to a drain: a restore that is not just what was recorded, and a save
-    that had no room."""
+    """What happens outside drains: a restore that was refused or not quite what was recorded, and a
+    save that had no room."""
     match event:
         case e.RestoreRefused():
             yield (
@@ -57,7 +57,7 @@ def _explain_other(event: e.Event) -> Iterator[str]:
                     f"{printable(', '.join(not_restored))}"
                 )
         case e.CheckpointFailed(memory=e.MemoryShortage() as memory):
-            yield f"The periodic save of step {event.step} came to nothing:"
+            yield f"The periodic save of step {event.step} failed:"
             yield from _memory(memory)
         case _:
             pass
@@ -94,7 +94,7 @@ def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
                 f"{event.effective_deadline_unix_ms - event.budget.now_unix_ms} ms."
             )
         case e.NoticeNoted(notice=notice):
-            yield f"Notice {notice.identity} was recorded and not left for: {notice.detail}"
+            yield f"Notice {notice.identity} was recorded, and drained nothing: {notice.detail}"
         case e.NoticeWithdrawn():
             identity = printable(f"{event.source}/{event.native_id}")
             yield f"Notice {identity} was withdrawn: {printable(event.reason)}"
@@ -122,7 +122,7 @@ def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
                     f"last completed step {missing.last_step}"
                 )
         case e.SaveDecided():
-            yield f"Save of step {event.step} as {event.generation_id}, since it fitted:"
+            yield f"Saving step {event.step} as {event.generation_id}, because it fits:"
             yield from _arithmetic(event.budget)
         case e.SaveSkipped():
             yield f"The save was skipped: {printable(event.reason)}"

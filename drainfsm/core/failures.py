@@ -1,4 +1,4 @@
-"""Which of several failures tells why a job ended."""
+"""Which of several failures explains why a job ended."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 FALLOUT_MS = 500
-"""A rank that lost its peer ends within this, as a rule, and with 1: Python's code of an exception.
-So a 1 is not taken for the cause where something else was seen so soon after it."""
+"""A rank that lost its peer usually ends within this time, and with 1, Python's code for an
+exception. So a 1 is not taken for the cause where another code was seen this soon after it."""
 
 
 class Failure(NamedTuple):
@@ -16,7 +16,7 @@ class Failure(NamedTuple):
 
 
 def cause_of(failures: Iterable[Failure]) -> Failure | None:
-    """The failure that tells why; None: there was none."""
+    """The failure that explains the end; None: there was none."""
     ordered = sorted(failures)
     if not ordered:
         return None

@@ -12,7 +12,7 @@ from drainfsm.core.state import Attempt, Drain, Phase, State, first_state
 
 Row = tuple[Phase, Guard | None, Handler]
 Route = tuple[Phase, Guard | None, Handler, tuple[Row, ...]]
-"""The first row, unpacked, for it is nearly always the one; and the rows behind it."""
+"""The first row, unpacked, because it is nearly always the one; and the rows after it."""
 
 
 def evolve(state: State, event: Content) -> State:
@@ -56,8 +56,8 @@ def _compile() -> dict[type, dict[Phase, Route]]:
 
 
 ROUTES = _compile()
-"""Class of the event, then state, to the rows of the table with what follows of each. A lookup
-costs the same for every kind, a ``match`` chain does not."""
+"""Class of the event, then state, to the rows of the table, each with its handler. A lookup costs
+the same for every kind; a ``match`` chain does not."""
 
 
 class Fold:
@@ -87,10 +87,11 @@ class Fold:
         return self.read_all((record,)) == 1
 
     def read_all(self, records: Iterable[Record]) -> int:
-        """Fold records as they come; how many counted. ``state`` is theirs once it returns.
+        """Fold records as they come; returns how many counted. ``state`` is up to date once it
+        returns.
 
         Raises:
-            EventRefusedError: the state is that before the record which is refused.
+            EventRefusedError: the state is that before the refused record.
         """
         state, position, seen = self.state, self.position, self._seen
         job_id, epoch, before = state.attempt.job_id, state.attempt.epoch, position
@@ -108,7 +109,7 @@ class Fold:
                 position += 1
                 after = state
                 for event in record.events:
-                    # What ``evolve`` does: the call alone would be a tenth of the whole.
+                    # ``evolve``, inlined: the call alone would cost a tenth of the whole.
                     dest, guard, handler, others = ROUTES[type(event)][after.phase]
                     if guard is None or guard(after, event):
                         after = handler(after.attempt, after.drain, event, dest)

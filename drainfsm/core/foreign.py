@@ -1,7 +1,6 @@
-"""Bytes that somebody else wrote: read, or refused with the error that their reader raises.
+"""Reads bytes that somebody else wrote, or refuses them with an error of the caller's.
 
-Nobody else turns bytes into values (``tests/architecture`` sees to it): what a decoder raises for
-odd bytes is known here alone.
+What decoders raise for odd bytes is known in this one place (``tests/architecture`` checks it).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ thousands of nested brackets are a ``RecursionError``; a date may lie outside of
 
 
 def read_json(data: bytes | str, kind: type[T], refuse: Callable[[str], Exception]) -> T:
-    """The value of that type in ``data``; else raises what ``refuse`` makes of the reason."""
+    """``data`` as a value of that type; raises ``refuse(reason)`` if it is not one."""
     try:
         return msgspec.json.decode(data, type=kind)
     except UNREADABLE as error:

@@ -26,15 +26,16 @@ from drainfsm.core.state import (
 )
 
 Handler = Callable[[Attempt, Any, Any, Phase], State]
-"""Attempt, drain, event and the next phase to the next state. One that takes a drain which is not
-None is of an event that the table allows in drains only."""
+"""Attempt, drain, event and the next phase to the next state. One whose drain cannot be None is for
+an event that the table allows only inside drains."""
 
 F = TypeVar("F", bound=Handler)
 EVENT_HANDLERS: dict[type[e.Fact], Handler] = {}
-"""By event class, which has none if it only moves the phase."""
+"""By event class; an event that only moves the phase has none."""
 
 LEAVING = Phase.LEAVING
-"""A member that is read off its class costs most of a ``replace``; ``min`` and ``max`` do too."""
+"""Reading a member off its class costs nearly as much as a ``replace``; so do ``min`` and
+``max``."""
 
 
 def _on(kind: type[e.Fact]) -> Callable[[F], F]:
@@ -130,7 +131,7 @@ def _no_longer_than(quiesce_by_unix_ms: int, hold: HoldPeriod | None) -> HoldPer
 
 @_on(e.NodeCordoned)
 def _node_cordoned(attempt: Attempt, drain: Drain, event: e.NodeCordoned, dest: Phase) -> State:
-    """Its end is when ranks are asked to hold, unless they leave already."""
+    """When the cordon is done, ranks are asked to hold, unless they are leaving already."""
     hold = drain.hold
     if dest is not LEAVING:
         hold = HoldPeriod(
@@ -145,7 +146,7 @@ def _stop_step_agreed(
 ) -> State:
     waiting = frozenset([node.node for node in event.nodes])
     stop = Stop(step=event.stop_step, nodes=event.nodes, waiting=waiting)
-    hold = drain.hold  # None only in a log that somebody spoilt
+    hold = drain.hold  # None only in a log that was tampered with
     if hold is not None:
         hold = replace(hold, quiesce_by_unix_ms=event.quiesce_by_unix_ms)
     return State(attempt, replace(drain, hold=hold, stop=stop), dest)
@@ -219,8 +220,8 @@ def _with_sample(attempt: Attempt, sample: Sample) -> tuple[Sample, ...]:
 
 @_on(e.SaveAbandoned)
 def _save_abandoned(attempt: Attempt, drain: Drain, event: e.SaveAbandoned, dest: Phase) -> State:
-    """One whose time ran out has taken at least so long: the next estimate is no smaller, or every
-    attempt would begin it again, and leave with nothing."""
+    """A save whose time ran out took at least this long, and the next estimate must not be smaller:
+    every attempt would try it again, and leave with nothing."""
     if event.budget.fits:
         return State(attempt, drain, dest)
     save, now_unix_ms = known(drain.save), event.budget.now_unix_ms
@@ -295,7 +296,7 @@ def _attempt_fenced(
 def _checkpoint_restored(
     attempt: Attempt, drain: Drain | None, event: e.CheckpointRestored, dest: Phase
 ) -> State:
-    """A damaged generation is nothing to leave on: what was taken in its place is."""
+    """Nobody leaves on a damaged generation, but on the one that was restored in its place."""
     committed, refused = attempt.committed, {one.generation_id for one in event.refused}
     if committed is not None and committed.generation_id in refused:
         taken = Committed(

@@ -1,7 +1,7 @@
 """What the shell tells the core: notices, reports, and that time has passed.
 
-Reports of many ranks are gathered by the shell and handed over once complete. Facts on which
-nothing is decided are handed over as the events that they are. A repeated input adds nothing, an
+Reports of many ranks are gathered by the shell and handed over once complete. Facts that are
+recorded as they are, or not at all, are handed over as events. A repeated input adds nothing, an
 impossible one raises ``InputRejectedError``.
 """
 
@@ -53,7 +53,7 @@ class StartAttempt(Input, frozen=True, kw_only=True):
 
 
 class FormWorld(Input, frozen=True, kw_only=True):
-    """Every rank is there, or said (again) how large its part of a checkpoint is."""
+    """Every rank has attached, or has declared (again) the size of its part of a checkpoint."""
 
     world_size: int
     save_bytes: int
@@ -63,26 +63,32 @@ class FormWorld(Input, frozen=True, kw_only=True):
 
 
 class ReceiveNotice(Input, frozen=True, kw_only=True):
+    """A node heard a notice."""
+
     notice: Notice
     step_ms: int = 0
     """Longest recent step of any rank; 0: not known."""
 
 
 class WithdrawNotice(Input, frozen=True, kw_only=True):
+    """A source took a SOFT notice back."""
+
     source: str
     native_id: str
     revision: int = 1
-    """The newest that is taken back, with all before it."""
+    """The newest revision that is taken back, with all before it."""
 
     reason: str = ""
 
 
 class ReportCordon(Input, frozen=True, kw_only=True):
+    """The platform was asked to schedule nothing new on the nodes, or that took too long."""
+
     outcome: CordonOutcome
     duration_ms: int
     detail: str = ""
     drain_id: str = ""
-    """Whose cordon it was; empty: the present drain's. One of an earlier drain adds nothing."""
+    """The drain it was for; empty: the present one. That of an earlier drain adds nothing."""
 
     attached: bool = True
     """False: no process of the job has called ``attach``, so none can be asked to stop."""
@@ -114,7 +120,7 @@ class ReportPositions(Input, frozen=True, kw_only=True):
     positions: tuple[NodePosition, ...]
     accumulation: Accumulation = Accumulation.FINISH
     drain_id: str = ""
-    """Whose hold they answer; empty: the present drain's. Those of an earlier one add nothing."""
+    """The drain they answer; empty: the present one. Those of an earlier drain add nothing."""
 
 
 class ReportQuiesced(Input, frozen=True, kw_only=True):
@@ -126,12 +132,16 @@ class ReportQuiesced(Input, frozen=True, kw_only=True):
 
 
 class ReportStaged(Input, frozen=True, kw_only=True):
+    """Every rank has copied its part out of device memory."""
+
     generation_id: str
     staged_bytes: int
     rank_count: int
 
 
 class ReportDurable(Input, frozen=True, kw_only=True):
+    """Every byte and directory entry is fsynced, on every rank."""
+
     generation_id: str
     durable_bytes: int
     file_count: int
@@ -139,6 +149,8 @@ class ReportDurable(Input, frozen=True, kw_only=True):
 
 
 class ReportVerified(Input, frozen=True, kw_only=True):
+    """What the store holds was compared with what the ranks reported."""
+
     generation_id: str
     expected_count: int
     verified_count: int
@@ -146,13 +158,15 @@ class ReportVerified(Input, frozen=True, kw_only=True):
 
 
 class ReportPublished(Input, frozen=True, kw_only=True):
+    """The manifest is durable and the commit record exists."""
+
     generation_id: str
     manifest_digest: str
     slot: int
 
 
 class ReportSaveFailed(Input, frozen=True, kw_only=True):
-    """A rank, the store or the verification failed: this save comes to nothing."""
+    """A rank, the store or the verification failed, and this save with it."""
 
     generation_id: str
     reason: str
@@ -175,6 +189,8 @@ class ReportRanksLost(Input, frozen=True, kw_only=True):
 
 
 class ReportFenced(Input, frozen=True, kw_only=True):
+    """A newer epoch has claimed the job."""
+
     by_epoch: int
 
 

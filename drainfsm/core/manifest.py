@@ -16,10 +16,10 @@ FORMAT_VERSION = 1
 """Version of manifest, claim, commit and requeue records. Readers refuse a higher one."""
 
 SLOT_FORMAT_VERSION = 2
-"""Of claims and commits that are linked to the slot before them. Those of version 1 are not."""
+"""Version of claims and commits that are linked to the slot before them. Version 1 is not."""
 
 DCP_SAVER = "torch.distributed.checkpoint"
-"""Who wrote the files, where the job does not write them itself."""
+"""The saver of jobs that do not write their files themselves."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +62,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotLink(msgspec.Struct, frozen=True, kw_only=True):
-    """What ties a slot to its place: whoever reads it sees whether it, or the one before, is the
-    one that was written."""
+    """Ties a slot to its place: a reader sees whether it, or the slot before it, is the one that
+    was written."""
 
     slot: int
     """Its place in the commit log, from 1."""
@@ -125,7 +125,7 @@ def verify_reported(
     """Every expected rank reported exactly as many files as it said, and no name came twice.
 
     Raises:
-        ManifestMismatchError: names what is missing, extra or double.
+        ManifestMismatchError: names what is missing, extra or duplicate.
     """
     expected = set(ranks)
     reported = {rank for rank in files_per_rank if rank in expected}

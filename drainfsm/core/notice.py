@@ -10,16 +10,16 @@ from msgspec import UNSET, UnsetType
 from drainfsm.core.words import Word
 
 SIGNAL_SOURCE = "signal"
-"""The source of a notice that came as a bare signal: it says neither when nor why."""
+"""Source of a notice that came as a bare signal, which says neither when nor why."""
 
 
 def revision_of(stated: int | UnsetType) -> int:
-    """A revision as a number: the first is written down nowhere."""
+    """A revision as a number; the first one is not written down."""
     return 1 if isinstance(stated, UnsetType) else stated
 
 
 def stated_revision(revision: int) -> int | UnsetType:
-    """The other way round."""
+    """The reverse."""
     return UNSET if revision == 1 else revision
 
 
@@ -28,7 +28,7 @@ Flag: TypeAlias = bool | UnsetType
 
 
 class NoticeClass(Word):
-    """Whether the statement can be taken back. One of a class that is not known cannot."""
+    """Whether the notice can be withdrawn. One of an unknown class cannot."""
 
     HARD = "hard"
     """Irrevocable: deletionTimestamp, Spot interruption, preemption in its grace."""
@@ -91,10 +91,11 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Name of the notice source: ``signal``, ``notify``, ``aws``, ``slurm`` …"""
 
     native_id: str
-    """What the source calls it; stable over repeats (an event id, a pod uid, a payload hash)."""
+    """The source's name for it, the same for every repeat (an event id, a pod uid, a payload
+    hash)."""
 
     cause: Cause
-    """Why, as evidence says."""
+    """Why, by the evidence."""
 
     notice_class: NoticeClass
     deadline_unix_ms: int | None
@@ -118,14 +119,14 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Free text for the postmortem."""
 
     standing: Flag = UNSET
-    """It was there already when its source was first read: since when, nobody knows. False: it came
-    while the source was watched. Not set: the source does not tell."""
+    """It was there already when its source was first read, so its age is unknown. False: it came
+    while the source was watched. Unset: the source does not say."""
 
     assumed: Flag = UNSET
     """The deadline follows from configuration, not from anything that the platform states."""
 
     advisory: Flag = UNSET
-    """It is recorded, and nobody leaves for it."""
+    """It is recorded, and drains nothing."""
 
     heard_by: int | UnsetType = UNSET
     """Rank of the node that heard it, set on its way to the coordinator."""

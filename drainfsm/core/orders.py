@@ -1,4 +1,4 @@
-"""Settings of checkpoints and capacity, and what an agent tells its ranks to restore and save."""
+"""Settings of checkpoints and capacity, and what an agent orders its ranks to restore and save."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Periodic saves: training goes on while the bytes are written."""
 
     final: bool = True
-    """``session.close()`` behind a loop that ended by itself saves its last step."""
+    """``session.close()`` saves the last step of a loop that ended by itself."""
 
     rewind: bool = False
-    """The job may train on from before its checkpoint, and commit what is older."""
+    """The job may resume before its checkpoint, and commit an older step than that."""
 
     layout: dict[str, int] = {}
     digests: Digests = Digests()
 
 
 class CapacitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a replacement must have, as far as nobody can measure it."""
+    """What a replacement must have, where it cannot be measured."""
 
     accelerators: int = 0
     """Of the whole job; 0: as many as node 0 has, times the nodes."""
@@ -72,7 +72,7 @@ class SaveOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_of(commit: Commit, *, layout: dict[str, int]) -> RestoreTarget:
-    """What ranks are told to restore of a commit. ``layout``: its manifest's."""
+    """The order to restore a commit. ``layout``: its manifest's."""
     return RestoreTarget(
         generation_id=commit.generation_id,
         manifest_digest=commit.manifest_digest,

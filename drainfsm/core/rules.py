@@ -96,7 +96,7 @@ def save_only_if_it_fits(history: History) -> str:
 
 
 def recompute(budget: Budget) -> str:
-    """What in a stored evaluation of the rule does not follow from its own inputs."""
+    """What does not follow from its own inputs in a stored evaluation of the rule."""
     usable = budget.deadline_unix_ms - budget.clock_skew_ms
     remaining = max(0, usable - budget.now_unix_ms)
     terms = (budget.quiesce, budget.durable, budget.commit)
@@ -215,7 +215,7 @@ def broken_rules(history: History) -> list[str]:
 def missed_deadline(history: History) -> str:
     """I9, for a history that is over: the drain's end is recorded before its deadline.
 
-    One that had passed when it was heard of cannot be kept: such a drain ends at once.
+    A deadline that had passed when the notice came cannot be kept: such a drain ends at once.
     """
     drain_id, latest = "", 0
     for record in history:

@@ -65,10 +65,10 @@ class HeldNotice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Latest deadline that it stated: recorded, never adopted. None: it never stated one."""
 
     revision: int
-    """The newest that was heard."""
+    """The newest revision heard."""
 
     withdrawn_revision: int = 0
-    """The newest that was taken back; 0: none."""
+    """The newest revision taken back; 0: none."""
 
     @property
     def withdrawn(self) -> bool:
@@ -102,7 +102,7 @@ def merge(
 
 
 def _precedence(notice: Notice) -> tuple[Any, ...]:
-    """HARD before SOFT, then the content: a choice that no order of arrival changes."""
+    """HARD before SOFT, then the content, so that the order of arrival does not matter."""
     deadline = -1 if notice.deadline_unix_ms is None else notice.deadline_unix_ms
     said = (notice.cause, notice.detail, notice.nodes, notice.clock_skew_ms)
     heard_by = -1 if isinstance(notice.heard_by, UnsetType) else notice.heard_by
@@ -140,7 +140,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     grace_ms: int = 0
     store: str = ""
     world_size: int = 0
-    """Ranks that are there; 0: not all of them yet."""
+    """Number of ranks; 0: not all have attached yet."""
 
     save_bytes: int = 0
     """Size of one checkpoint as far as the ranks have declared it; 0: not yet."""
@@ -154,7 +154,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     healthy_step: int | None = None
     requeue: RequeueRecord | None = None
     withdrawn: dict[str, int] = {}
-    """By identity of a SOFT notice, the newest revision that was taken back, in any drain."""
+    """The newest revision taken back in any drain, by identity of the SOFT notice."""
 
     exit_code: int | None = None
     """Not None: the attempt's processes have ended."""
@@ -177,7 +177,7 @@ class HoldPeriod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     from_unix_ms: int
     quiesce_by_unix_ms: int
-    """Latest instant for all ranks to hold at one step, if the save is still to fit."""
+    """Latest instant for all ranks to hold at one step, for the save still to fit."""
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -208,7 +208,7 @@ class WrittenFiles(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DrainSave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The drain's one save. It outlives its being given up: its reports may come late."""
+    """The drain's one save. It is kept after it was given up: reports may come late."""
 
     generation_id: str
     step: int
@@ -218,8 +218,8 @@ class DrainSave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One drain, from its first notice on. What has not happened yet is None: no instant is ever
-    filled in for one that is not known."""
+    """One drain, from its first notice on. What has not happened yet is None: an unknown instant is
+    never made up."""
 
     drain_id: str
     number: int
@@ -321,10 +321,10 @@ def first_state(*, job_id: str, epoch: int) -> State:
 
 
 def known(value: T | None) -> T:
-    """What the lifecycle table leaves no doubt about.
+    """The value, which the lifecycle table guarantees.
 
     Raises:
-        AssertionError: it is not known.
+        AssertionError: it is None.
     """
     if value is None:
         raise AssertionError("the lifecycle table does not lead here")
@@ -340,6 +340,6 @@ def generation_id(*, epoch: int, step: int, saver: str) -> str:
 
 
 def periodic_id(*, epoch: int, step: int, restart: int) -> str:
-    """Of the periodic save of a step. Ranks that were started again inside the attempt train some
-    steps a second time, and may not write where their predecessors began to."""
+    """The generation of a periodic save. Ranks that were restarted inside the attempt train some
+    steps twice, and must not write where their predecessors began to."""
     return generation_id(epoch=epoch, step=step, saver=f"p{restart or ''}")

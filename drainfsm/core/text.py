@@ -1,9 +1,10 @@
-"""Text of others (causes, ids, details, messages of stores) made fit to be printed; durations."""
+"""Foreign text (causes, ids, details, messages of stores) made safe to print; durations."""
 
 from __future__ import annotations
 
 CHARS_MAX = 400
-"""Of one piece of foreign text in a line for people. The log and ``--json`` have all of it."""
+"""Limit of one piece of foreign text in a line for people. The log and ``--json`` have all of
+it."""
 
 
 def printable(text: str, *, chars_max: int = CHARS_MAX) -> str:

@@ -29,7 +29,7 @@ class Word(enum.StrEnum):
 
 
 class CordonOutcome(Word):
-    """Of asking the platform to schedule nothing new on the nodes that leave."""
+    """How asking the platform to schedule nothing new on the leaving nodes ended."""
 
     SUCCESS = "success"
     FAILED = "failed"
@@ -45,7 +45,7 @@ class Accumulation(Word):
 
 
 class Checksum(Word):
-    """By which algorithm files are hashed."""
+    """The algorithm by which files are hashed."""
 
     XXH3_128 = "xxh3_128"
     SHA256 = "sha256"

@@ -29,11 +29,11 @@ SHARES = (0.50, 0.95, 0.99)
 
 
 class Windows(msgspec.Struct, frozen=True, kw_only=True):
-    """The window in which such a share of the saves on record would have fitted."""
+    """The window in which this share of the recorded saves would have fitted."""
 
     share: float
     window_ms: int
-    """By the saves on record, each paired with each wait for the ranks on record."""
+    """From the recorded saves, each paired with each recorded wait for the ranks."""
 
     bound_ms: int | None
     """Not exceeded by the true quantile, at 95 % confidence; None: too few saves."""
@@ -42,7 +42,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chance(msgspec.Struct, frozen=True, kw_only=True):
-    """How likely a save fits one window, by the saves on record."""
+    """How likely a save fits one window, from the recorded saves."""
 
     window_ms: int
     probability: float
@@ -50,12 +50,12 @@ class Chance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlatformFit(msgspec.Struct, frozen=True, kw_only=True):
-    """A platform's window beside what is needed."""
+    """A platform's window compared with what is needed."""
 
     window: Window
     fits: bool
     spare_ms: int
-    """Negative: so much is missing."""
+    """Negative: this much is missing."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The window must be longer than this."""
 
     grace_s: int
-    """The smallest number of whole seconds that is."""
+    """The smallest whole number of seconds that is longer."""
 
     sample_count: int
     windows: tuple[Windows, ...]
@@ -104,7 +104,7 @@ def plan(
     windows_ms: Sequence[int] = (),
     interval: Interval | None = None,
 ) -> Plan:
-    """``bytes_per_s``: what is given counts in place of what the samples say about bandwidth.
+    """``bytes_per_s``: used instead of the bandwidth of the samples.
 
     Raises:
         ValueError: bytes, nodes or bandwidth that are not positive.
@@ -152,7 +152,7 @@ def plan(
 
 
 def _load(save_bytes: int, samples: Sequence[Sample]) -> Load:
-    """As the newest save on record: the same ranks, the same store."""
+    """That of the newest recorded save: the same ranks, the same store."""
     if not samples:
         return Load(world_size=1, save_bytes=save_bytes, store="")
     newest = samples[-1]
@@ -174,7 +174,7 @@ def _totals(
 ) -> list[int]:
     """The windows that each pair of a save and a wait for the ranks would have needed, sorted.
 
-    All pairs: what resampling the log would come to if it went on for ever.
+    All pairs: what resampling the log would converge to.
     """
     waits = [s.quiesce_ms for s in samples if s.quiesce_ms is not None] or [allowances.quiesce_ms]
     fixed = allowances.handler_ms + allowances.exit_margin_ms + allowances.clock_skew_ms
@@ -187,7 +187,7 @@ def _window(totals: Sequence[int], alike: Sequence[Sample], share: float) -> Win
     at = min(len(totals) - 1, max(0, -(-round(len(totals) * share * 1e9) // 10**9) - 1))
     saves = [save.durable_ms + save.commit_ms for save in alike]
     bound = upper_bound(saves, quantile=share)
-    beside = totals[-1] - max(saves)  # fixed terms, and the longest wait for the ranks on record
+    beside = totals[-1] - max(saves)  # fixed terms, and the longest recorded wait for the ranks
     return Windows(
         share=share,
         window_ms=totals[at] + 1,

@@ -13,7 +13,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """From the notice to the first instant at which processes may be killed."""
 
     fixed: bool
-    """Nothing that a user sets makes it longer."""
+    """No setting makes it longer."""
 
     note: str = ""
 
@@ -55,11 +55,11 @@ WINDOWS: tuple[Window, ...] = (
 lifecycle and GKE's on Spot VMs; slurm.conf(5) for KillWait; Docker's for stop."""
 
 KUBELET_CRITICAL_S = 10
-"""What is left for critical pods behind ours in a graceful node shutdown."""
+"""Time left for critical pods, which end after ours, in a graceful node shutdown."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of somebody's configuration."""
+    """One line of a user's configuration."""
 
     where: str
     text: str
@@ -73,7 +73,7 @@ def settings(*, grace_s: int, exit_margin_ms: int) -> tuple[Setting, ...]:
         (
             "Kubernetes, pod",
             f"terminationGracePeriodSeconds: {grace_s}",
-            "a preStop hook runs inside it: add what the hook takes",
+            "a preStop hook runs inside it: add the hook's time",
         ),
         (
             "Kubernetes, kubelet",
@@ -87,7 +87,7 @@ def settings(*, grace_s: int, exit_margin_ms: int) -> tuple[Setting, ...]:
             ),
         ),
         ("Slurm, job", f"#SBATCH --signal=B:USR1@{grace_s}", "the time limit's warning"),
-        ("Slurm, partition or QOS", f"GraceTime={grace_s}", "0 by default: KillWait alone"),
+        ("Slurm, partition or QOS", f"GraceTime={grace_s}", "0 by default: only KillWait"),
         (
             "Slurm, slurm.conf",
             f"KillWait={grace_s}",

@@ -180,7 +180,7 @@ def test_the_numbers_of_a_save_that_had_no_room_are_in_its_event_and_explained()
     assert abandoned.memory == memory
     lines = explain(scenario.history)
     numbers = "  host memory on a: 101 bytes needed, 100 bytes free"
-    assert lines[:2] == ["The periodic save of step 3 came to nothing:", numbers]
+    assert lines[:2] == ["The periodic save of step 3 failed:", numbers]
     assert f"  {numbers}" in lines[2:]
     assert list(decode_lines(encode_lines(scenario.history))) == scenario.history
 
