@@ -76,6 +76,18 @@ def test_a_signal_to_every_process_of_the_group_drains_and_kills_nobody(
     assert (exited.nodes[0].exit_code, exited.nodes[0].killed_ranks) == (0, ())
 
 
+def test_a_notice_before_the_ranks_attach_ends_the_job_at_once(
+    job: RunningJob, tmp_path: Path
+) -> None:
+    starting = tmp_path / "starting.py"
+    starting.write_text("import time\nprint('up', flush=True)\ntime.sleep(1000)\n")
+    agent = job.start(torchrun(str(starting)), grace_s=600)
+    job.wait(lambda: agent.output().count("up") == 2 or None, what="two ranks that start")
+    agent.signal()
+    assert agent.wait() == 75
+    assert job.find(e.SaveSkipped)[0].reason == "no process called drainfsm.attach()"
+
+
 def test_the_exit_code_of_a_worker_survives_torchrun(job: RunningJob, script: str) -> None:
     agent = job.start(torchrun(script, "--die", "1@20@85"))
     assert agent.wait() == 85

@@ -98,6 +98,47 @@ def test_a_launcher_ignores_the_signals_of_a_notice_and_nothing_else_does(
     assert output.split() == [*4 * [str(launcher)], "SIGHUP", "x", "True", "True", "7"]
 
 
+WAITS = """
+import os, signal, sys, time
+if "handler" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
+if "ignores" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(sys.argv[1], "w").close()
+time.sleep(1000)
+"""
+FORWARD = """
+while not os.path.exists({up}):
+    await asyncio.sleep(0.01)
+print(job.forward(15), flush=True)
+await asyncio.wait_for(job.wait(), {limit_s})
+print(job.exit_code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "does", "exit_code"),
+    [
+        ("torchrun", "nothing", 128 + signal.SIGKILL),
+        ("torchrun", "handler", 9),
+        ("train", "nothing", 128 + signal.SIGTERM),
+        ("train", "handler", 9),
+        ("train", "ignores", None),
+    ],
+)
+def test_a_forwarded_signal_ends_what_ignores_it_only_for_being_a_launcher(
+    tmp_path: Path, program: str, does: str, exit_code: int | None
+) -> None:
+    path = tmp_path / program
+    path.write_text(f"#!{sys.executable}\n{WAITS}\n")
+    path.chmod(0o700)
+    up, limit_s = str(tmp_path / "up"), "60" if exit_code else "0.5"
+    body = FORWARD.replace("{up}", repr(up)).replace("{limit_s}", limit_s)
+    running = agent(body, str(path), up, does)
+    output, _ = running.communicate(timeout=120)
+    assert output.split() == ["1", *([str(exit_code)] if exit_code else [])]
+
+
 @pytest.mark.parametrize(
     ("command", "launcher"),
     [

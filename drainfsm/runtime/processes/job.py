@@ -20,6 +20,7 @@ from drainfsm.runtime.processes.proc import (
     Process,
     a_child_has_ended,
     catches,
+    ignores,
     job_processes,
     name_of,
     reap,
@@ -69,6 +70,8 @@ class Job:
         self._ended = asyncio.Event()
         self._others = others
         self._stdout = stdout
+        self._deaf = is_launcher(command)
+        """Started with the signals of a notice ignored."""
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Raises: ConfigError: the command cannot be started."""
@@ -81,7 +84,7 @@ class Job:
             **variables,
         }
         environment.pop("DRAINFSM_TOKEN", None)
-        ignored = signals if is_launcher(self._command) else ""
+        ignored = signals if self._deaf else ""
         shim = [sys.executable, "-I", "-S", str(Path(launch.__file__)), str(os.getpid())]
         try:
             self._popen = subprocess.Popen(
@@ -127,14 +130,19 @@ class Job:
 
     def forward(self, number: signal.Signals) -> int:
         """To the topmost processes that have a handler for it, which are in charge of those below
-        them; where there are none, to all. How many were told."""
+        them; where there are none, to all. How many were told.
+
+        What ignores it only because a launcher is started so ends as it would by itself: nobody
+        there has anything to do first, and it would go on until the deadline.
+        """
         found = self._found()
         handlers = [one for one in found if catches(one.pid, number)]
         below = {one.pid for one in found if _is_below(one, handlers, found)}
         told = [one for one in handlers if one.pid not in below] or found
         for one in told:
+            in_vain = self._deaf and ignores(one.pid, number)
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(one.pid, number)
+                os.kill(one.pid, signal.SIGKILL if in_vain else number)
         return len(told)
 
     async def kill(self, *, timeout_s: float = KILL_S_MAX) -> bool:

@@ -47,12 +47,21 @@ def name_of(pid: int) -> str:
 
 def catches(pid: int, number: int) -> bool:
     """The process has a handler of its own for the signal."""
+    return _has(pid, "SigCgt:", number)
+
+
+def ignores(pid: int, number: int) -> bool:
+    """The process would not notice the signal."""
+    return _has(pid, "SigIgn:", number)
+
+
+def _has(pid: int, mask: str, number: int) -> bool:
     try:
         status = (PROC / str(pid) / "status").read_text()
     except OSError:
         return False
-    caught = next((line for line in status.splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    found = next((line for line in status.splitlines() if line.startswith(mask)), f"{mask} 0")
+    return bool(int(found.split()[1], 16) >> (number - 1) & 1)
 
 
 def processes() -> list[Process]:
