@@ -20,6 +20,7 @@ from drainfsm_adapters.metadata import (
     TimedOutError,
     endpoint_of,
 )
+from drainfsm_kit.tcp import serving
 
 KEY = "/latest/meta-data/instance-id"
 LONG_S = 20.0
@@ -49,11 +50,8 @@ def answered_with(raw: bytes) -> Reply:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(raw)
             await writer.drain()
-            writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
+        async with serving(serve) as port:
             return await client(f"http://127.0.0.1:{port}").request("GET", KEY, headers={})
 
     return asyncio.run(once())
@@ -223,12 +221,9 @@ def test_the_late_answer_to_an_earlier_call_is_an_answer_to_the_next() -> None:
                 await late.wait()
                 writer.write(OK + b"Content-Length: 2\r\n\r\nhi")
                 await writer.drain()
-            writer.close()
             ended.append(None)
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
+        async with serving(serve) as port:
             asked = client(f"http://127.0.0.1:{port}", timeout_s=SHORT_S)
             with pytest.raises(TimedOutError):
                 await asked.request("GET", KEY, headers={})
@@ -294,7 +289,7 @@ def test_a_connection_is_kept_as_long_as_both_sides_keep_it() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal accepted
         accepted += 1
-        with contextlib.suppress(asyncio.IncompleteReadError), contextlib.closing(writer):
+        with contextlib.suppress(asyncio.IncompleteReadError):
             for last in (False, True):  # it ends without a word after its second answer
                 await reader.readuntil(b"\r\n\r\n")
                 text = b"i-%d%d" % (accepted, last)
@@ -302,9 +297,8 @@ def test_a_connection_is_kept_as_long_as_both_sides_keep_it() -> None:
                 await writer.drain()
 
     async def ask() -> list[str]:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with server:
-            asked = client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with serving(serve) as port:
+            asked = client(f"http://127.0.0.1:{port}")
             asked.keep_connections()
             told = []
             for _ in range(5):

@@ -26,6 +26,7 @@ from drainfsm.log.embedded import EmbeddedServer, server_binary
 from drainfsm.log.jetstream import STREAM, Connection, connect
 from drainfsm.log.tail import Tail
 from drainfsm_kit.logs import Proxy, records_of
+from drainfsm_kit.tcp import serving
 
 
 @contextlib.asynccontextmanager
@@ -201,10 +202,8 @@ def test_a_port_where_nobody_speaks_nats_is_told() -> None:
     async def scene() -> None:
         async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
-            writer.close()
 
-        async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
+        async with serving(mute) as port:
             with pytest.raises(BrokerError, match="cannot use the NATS server"):
                 await connect(f"nats://127.0.0.1:{port}", timeout_s=0.5)
 

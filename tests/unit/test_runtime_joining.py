@@ -38,6 +38,7 @@ from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire.frames import Codec
 from drainfsm.runtime.wire.streams import read_message, write_message
 from drainfsm_kit.running import free_port
+from drainfsm_kit.tcp import serving
 
 HEARD_S = 30.0
 
@@ -219,11 +220,10 @@ def test_a_coordinator_that_does_not_know_the_token_is_found_out(config: RunConf
         welcome["now_unix_ms"] = 0
         write_message(writer, n.Welcome(mac=proof.mac, settings=config.checkpoint, **welcome))
         await writer.drain()
-        writer.close()
 
     async def story() -> None:
-        host, _, port = config.coordinator.rpartition(":")
-        async with await asyncio.start_server(impostor, host, int(port)):
+        _, _, port = config.coordinator.rpartition(":")
+        async with serving(impostor, port=int(port)):
             with pytest.raises(AuthenticationError, match="another job token"):
                 await joined(node(config, 1))
 
@@ -254,11 +254,10 @@ def test_a_coordinator_that_lets_agents_connect_and_says_nothing_is_given_up(
 
     async def run() -> None:
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.closing(writer):
-                await reader.read()
+            await reader.read()
 
-        host, _, port = config.coordinator.rpartition(":")
-        async with await asyncio.start_server(silent, host, int(port)):
+        _, _, port = config.coordinator.rpartition(":")
+        async with serving(silent, port=int(port)):
             await joined(node(config, 1))
 
     with pytest.raises(CoordinatorLostError, match="is the agent of node 0 running"):

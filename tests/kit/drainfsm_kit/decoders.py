@@ -60,6 +60,7 @@ from drainfsm_adapters import slurm_records as slurm
 from drainfsm_adapters.metadata import Endpoint, MetadataClient, NoAnswerError, Reply
 from drainfsm_adapters.times import from_http_date, from_rfc3339, from_utc8
 from drainfsm_kit.odd_bytes import Decoder, example_of, examples_of
+from drainfsm_kit.tcp import serving
 
 json = msgspec.json.encode
 pack = msgspec.msgpack.encode
@@ -349,11 +350,8 @@ def _answer(data: bytes) -> None:
     async def exchange() -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(data)
-            writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
+        async with serving(serve) as port:
             endpoint = Endpoint(host="127.0.0.1", port=port, host_header="a")
             client = MetadataClient(endpoint, timeout_s=60, now_unix_ms=lambda: 1)
             reply = await client.request("GET", "/", headers={})

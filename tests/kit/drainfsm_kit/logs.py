@@ -38,6 +38,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def __aenter__(self) -> Proxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
@@ -45,6 +46,7 @@ class Proxy:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._closed = True
         if self._server is not None:
             self._server.close()
         self.cut()
@@ -64,6 +66,10 @@ class Proxy:
         except OSError:
             writer.transport.abort()
             return
+        if self._closed:  # while the connection was made
+            writer.transport.abort()
+            out.transport.abort()
+            return
         self._writers.add(out)
         for source, sink, answers in ((reader, out, False), (back, writer, True)):
             task = asyncio.create_task(self._pump(source, sink, answers=answers))
@@ -72,12 +78,14 @@ class Proxy:
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool
     ) -> None:
-        with contextlib.suppress(OSError):
-            while data := await source.read(1 << 16):
-                if not answers:
-                    self.request_bytes += len(data)
-                elif self.lose_answers:
-                    continue
-                sink.write(data)
-                await sink.drain()
-        sink.transport.abort()
+        try:
+            with contextlib.suppress(OSError):
+                while data := await source.read(1 << 16):
+                    if not answers:
+                        self.request_bytes += len(data)
+                    elif self.lose_answers:
+                        continue
+                    sink.write(data)
+                    await sink.drain()
+        finally:
+            sink.transport.abort()
