@@ -135,6 +135,18 @@ class Scontrol:
         """Requeue it, and start it no sooner than somebody releases it. Once, as ``requeue``."""
         await self._run("requeuehold", own_id, timeout_s=timeout_s, tries=1)
 
+    async def delay(self, own_id: str, *, start_in_s: int, timeout_s: float) -> None:
+        """Of a job that waits: it starts no sooner."""
+        order = (f"JobId={own_id}", f"StartTime=now+{start_in_s}")
+        await self._run("update", *order, timeout_s=timeout_s)
+
+    async def stop_starting(self, own_id: str, *, timeout_s: float) -> None:
+        """Of a job that waits: it does so until somebody releases it."""
+        await self._run("hold", own_id, timeout_s=timeout_s)
+
+    async def release(self, own_id: str, *, timeout_s: float) -> None:
+        await self._run("release", own_id, timeout_s=timeout_s)
+
     async def _run(self, *arguments: str, timeout_s: float, tries: int = TRIES) -> str:
         now_s = asyncio.get_running_loop().time
         give_up_s = now_s() + timeout_s

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,13 +19,16 @@ from drainfsm.cli.logs import (
     report_damage,
 )
 from drainfsm.cli.options import Parser
+from drainfsm.cli.settings import load_settings
+from drainfsm.cli.stores import decisions_in, store_of
 from drainfsm.core.explain import explain
 from drainfsm.core.text import printable
 from drainfsm.errors import ConfigError
 from drainfsm.views.history import History
 
 USAGE = """explain (--job NAME | --file PATH) [--epoch N] [--nats URL]
-                        [--json | --markdown | --html FILE] [--what-if NAME=N,…]"""
+                        [--store URL_OR_PATH] [--json | --markdown | --html FILE]
+                        [--what-if NAME=N,…]"""
 
 EPILOG = (
     WHERE
@@ -32,14 +36,18 @@ EPILOG = (
 
 --what-if grace=60,exit_margin_ms=2000,store_bytes_per_s=2e9,quantile=0.95: the same drain under
 other settings; any allowance of `drainfsm run` can be given. Says what each decision would have
-been, and the smallest window in which the drain would have saved."""
+been, and the smallest window in which the drain would have saved.
+
+What was decided about the job's restarts and preemptions is explained behind its attempts: what
+`supervise` has put into the state directory, and with --store what `policy restart --record` has
+put there."""
 )
 
 
 def parser() -> Parser:
     about = "Say why every drain ended as it did. Each decision is recomputed from its own numbers."
     made = Parser("explain", about, usage=USAGE, epilog=EPILOG)
-    add_log_options(made)
+    add_log_options(made, "store")
     shape = made.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="one JSON object a drain")
     shape.add_argument("--markdown", action="store_true", help="for an incident ticket")
@@ -60,7 +68,26 @@ def main(argv: Sequence[str]) -> int:
         print(f"job {final.job_id}, attempt {final.epoch}" + _odd(final.lost))
         for line in explain(replay.counted):
             print(f"  {printable(line, chars_max=LINE_CHARS_MAX)}")
+    for line in _decisions(arguments):
+        print(printable(line, chars_max=LINE_CHARS_MAX))
     return report_damage(history)
+
+
+def _decisions(arguments: argparse.Namespace) -> Iterator[str]:
+    """What was decided about the job outside of its attempts: in the state directory, where the
+    journals are read from there, and in the store, where one is named."""
+    from drainfsm.policy.decisions import read_decisions
+    from drainfsm.policy.policy_text import explain_decision
+    from drainfsm.views.table import day_and_time
+
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    stores = [] if arguments.store is None else [store_of(settings)]
+    if arguments.file is None and not settings.given("nats"):
+        stores.append(decisions_in(settings.state_dir, job=settings.job))
+    decisions = [one for store in stores for one in read_decisions(store)]
+    for decision in sorted(decisions, key=lambda one: one.at_unix_ms):
+        yield f"Decided {' '.join(day_and_time(decision.at_unix_ms))}"
+        yield from (f"  {line}" for line in explain_decision(decision))
 
 
 def _render(arguments: argparse.Namespace, history: History) -> None:

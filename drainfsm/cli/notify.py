@@ -8,6 +8,8 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import UNSET
+
 from drainfsm.cli.options import Parser, add_options
 from drainfsm.errors import ConfigError
 
@@ -36,6 +38,7 @@ def parser() -> Parser:
     when.add_argument("--withdraw", action="store_true", help="take a SOFT notice back")
     made.add_argument("--soft", action="store_true", help="it may be moved or taken back")
     made.add_argument("--cause", metavar="TEXT", default="", help="why (default: unknown)")
+    made.add_argument("--by", metavar="JOB", default="", help="the job that takes the capacity")
     made.add_argument("--id", metavar="ID", default="", help="the same one again is a repeat")
     made.add_argument("--node-rank", metavar="R", type=int, help="which agent of this machine")
     return made
@@ -67,6 +70,7 @@ def _give(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
         notice_class=NoticeClass.SOFT if arguments.soft else NoticeClass.HARD,
         deadline_unix_ms=deadline_of(arguments, now_unix_ms=now_unix_ms),
         received_unix_ms=now_unix_ms,
+        evicted_by=arguments.by or UNSET,
     )
     detail = give_notice(state_dir, job=job, notice=notice, node_rank=arguments.node_rank)
     print(f"notice {notice.identity} is on record: {detail}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from drainfsm.cli.options import BY_KEY
 from drainfsm.cli.settings import CONFIG_FILE, Settings
 from drainfsm.errors import ConfigError
@@ -17,3 +19,8 @@ def store_of(settings: Settings) -> ObjectStore:
             f"{option.flag} is missing; or set {option.variable}, or `store` in {CONFIG_FILE}"
         )
     return open_store(str(url))
+
+
+def decisions_in(state_dir: Path, *, job: str) -> ObjectStore:
+    """Where a supervisor puts what it decides about the job."""
+    return open_store(str((state_dir / job).absolute()))

@@ -11,13 +11,15 @@ from functools import partial
 from pathlib import Path
 
 from drainfsm.cli.options import Parser, add_options
+from drainfsm.cli.restarting import Restarts
 from drainfsm.cli.settings import Settings, default_values, load_settings
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.errors import ConfigError
+from drainfsm.policy.rules import RestartRules
 from drainfsm.runtime.config import LOG_FORMATS
 from drainfsm.runtime.liveness import ended_with, sign_of_life, silence
 from drainfsm.runtime.output import printed_logs
-from drainfsm.runtime.supervisor import Policy, Supervisor
+from drainfsm.runtime.supervisor import Supervisor
 
 USAGE = """supervise --job NAME [--state-dir DIR] [--silence SECONDS] [--standby]
                           [options] -- drainfsm run …"""
@@ -30,10 +32,15 @@ exit code is passed on: 0, 76 (a newer attempt took over), 77 (no progress), and
 signal is handed on to the command, and nothing is started after it: the capacity that goes is this
 process's too.
 
+Drains and losses in a row have budgets of their own. The pause doubles with each loss, and with
+each drain after --free; a healthy attempt ends the row: one that lived for --settled and committed
+something. Each decision is on record in the state directory: `drainfsm explain` shows it.
+
 --standby: another machine with the same --state-dir runs the job; begin only when its attempt has
 drained or fallen silent. Where it ended otherwise, exit with its code."""
 
-DEFAULTS = Policy()
+DEFAULTS = RestartRules()
+SILENCE_S = 20.0
 
 log = logging.getLogger("drainfsm.supervise")
 
@@ -42,10 +49,12 @@ def parser() -> Parser:
     made = Parser("supervise", "Keep a job running.", usage=USAGE, epilog=EPILOG)
     add_options(made, ("job", "state_dir", "silence", "log_format"), defaults=default_values())
     for flag, kind, default, text in (
-        ("--restarts", _count, DEFAULTS.restarts_max, "most restarts in a row"),
-        ("--backoff", _seconds, DEFAULTS.backoff_s, "seconds before the first; it doubles"),
-        ("--backoff-max", _seconds, DEFAULTS.backoff_s_max, "longest wait before a restart"),
-        ("--settled", _seconds, DEFAULTS.settled_s, "an attempt that lives so long ends the row"),
+        ("--restarts", _count, DEFAULTS.failures_max, "most losses in a row"),
+        ("--preemptions", _count, DEFAULTS.preemptions_max, "most drains in a row"),
+        ("--free", _count, DEFAULTS.free_preemptions, "drains in a row before the pause doubles"),
+        ("--backoff", _seconds, DEFAULTS.pause_s, "seconds before the first; it doubles"),
+        ("--backoff-max", _seconds, DEFAULTS.pause_s_max, "longest wait before a restart"),
+        ("--settled", _seconds, DEFAULTS.healthy_s, "an attempt that lives so long ends the row"),
     ):
         made.add_argument(
             flag, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})"
@@ -72,16 +81,21 @@ def main(argv: Sequence[str]) -> int:
 async def _supervise(
     command: Sequence[str], arguments: argparse.Namespace, settings: Settings
 ) -> int:
-    policy = _policy(arguments, settings)
+    silence_s = _silence_s(settings)
     state_dir, job = settings.state_dir, settings.job
     look = partial(sign_of_life, state_dir, job=job)
     if arguments.standby:
-        code = await _stand_by(state_dir, job, silence_s=policy.silence_s)
+        code = await _stand_by(state_dir, job, silence_s=silence_s)
         if code not in (None, EX_TEMPFAIL):
             log.info("the job ended with exit code %s", code)
             return code
+    restarts = Restarts(state_dir, job=job, rules=_rules(arguments))
+    await restarts.begin()
+    supervisor = Supervisor(
+        command, after=restarts.after, silence_s=silence_s, look=look, say=log.info
+    )
     try:
-        return await Supervisor(command, policy, look=look, say=log.info).run()
+        return await supervisor.run()
     except OSError as error:
         raise ConfigError(f"supervise: {command[0]}: {error.strerror}") from error
 
@@ -100,17 +114,24 @@ async def _stand_by(state_dir: Path, job: str, *, silence_s: float) -> int | Non
             return code
 
 
-def _policy(arguments: argparse.Namespace, settings: Settings) -> Policy:
-    silence_s = settings.given("silence")
-    if isinstance(silence_s, float) and silence_s <= 0:
-        raise ConfigError(f"silence: {silence_s:g} s is not more than 0 s")
-    return Policy(
-        restarts_max=arguments.restarts,
-        backoff_s=arguments.backoff,
-        backoff_s_max=arguments.backoff_max,
-        settled_s=arguments.settled,
-        silence_s=silence_s if isinstance(silence_s, float) else DEFAULTS.silence_s,
+def _rules(arguments: argparse.Namespace) -> RestartRules:
+    return RestartRules(
+        free_preemptions=arguments.free,
+        pause_s=arguments.backoff,
+        pause_s_max=arguments.backoff_max,
+        preemptions_max=arguments.preemptions,
+        failures_max=arguments.restarts,
+        healthy_s=arguments.settled,
     )
+
+
+def _silence_s(settings: Settings) -> float:
+    silence_s = settings.given("silence")
+    if not isinstance(silence_s, float):
+        return SILENCE_S
+    if silence_s <= 0:
+        raise ConfigError(f"silence: {silence_s:g} s is not more than 0 s")
+    return silence_s
 
 
 def log_format(settings: Settings) -> str:

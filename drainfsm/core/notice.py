@@ -128,6 +128,9 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     advisory: Flag = UNSET
     """It is recorded, and drains nothing."""
 
+    evicted_by: str | UnsetType = UNSET
+    """The job that takes the capacity, where whoever gives notice says so."""
+
     heard_by: int | UnsetType = UNSET
     """Rank of the node that heard it, set on its way to the coordinator."""
 

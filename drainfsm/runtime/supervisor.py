@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
-import msgspec
-
-from drainfsm.core.backoff import backoff_s
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.runtime import early_signals
 from drainfsm.runtime.liveness import Sign, silence
@@ -21,20 +19,13 @@ KILL_WAIT_S = 10.0
 """For a killed agent to be gone. The next attempt fences it, whether or not it is."""
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    restarts_max: int = 10
-    """In a row, of attempts that lived shorter than ``settled_s``."""
+class Next(NamedTuple):
+    """What follows an attempt that has ended."""
 
-    backoff_s: float = 1.0
-    """Before the first restart in a row; doubles up to ``backoff_s_max``."""
+    pause_s: float | None
+    """Before the next one; None: there is none."""
 
-    backoff_s_max: float = 60.0
-    settled_s: float = 300.0
-    silence_s: float = 20.0
-
-    def pause_s(self, restart: int) -> float:
-        """Before the so many-th restart in a row, from 1."""
-        return backoff_s(restart, first_s=self.backoff_s, longest_s=self.backoff_s_max)
+    reason: str
 
 
 class Supervisor:
@@ -43,13 +34,18 @@ class Supervisor:
     def __init__(
         self,
         command: Sequence[str],
-        policy: Policy,
         *,
+        after: Callable[[int, float], Awaitable[Next]],
+        silence_s: float,
         look: Callable[[], Sign | None],
         say: Callable[[str], None],
     ) -> None:
+        """``after``: decides what follows, by the exit code (negative: a signal) and the seconds
+        that the attempt lived. ``silence_s``: an attempt without a sign of life for so long is
+        lost."""
         self._command = command
-        self._policy = policy
+        self._after = after
+        self._silence_s = silence_s
         self._look = look
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
@@ -71,21 +67,21 @@ class Supervisor:
                 loop.remove_signal_handler(number)
 
     async def _run(self) -> int:
-        loop, policy, in_a_row = asyncio.get_running_loop(), self._policy, 0
+        loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
             code = await self._attempt()
-            if self._told_to_stop.is_set() or not wants_restart(code):
+            if self._told_to_stop.is_set():
                 return shell_code(code)
-            settled = loop.time() - began >= policy.settled_s
-            in_a_row = 1 if settled else in_a_row + 1
+            then = await self._after(code, loop.time() - began)
             how = describe_exit(shell_code(code))
-            if in_a_row > policy.restarts_max:
-                self._say(f"the attempt {how}; {policy.restarts_max} restarts in a row came to it")
+            if then.pause_s is None:
+                self._say(f"the attempt {how}; nothing is started again: {then.reason}")
                 return shell_code(code)
-            pause_s = policy.pause_s(in_a_row)
-            self._say(f"the attempt {how}; the next one starts in {pause_s:g} s")
-            if await self._stopped_within(pause_s):
+            self._say(
+                f"the attempt {how}; the next one starts in {then.pause_s:g} s: {then.reason}"
+            )
+            if await self._stopped_within(then.pause_s):
                 return shell_code(code)
 
     async def _attempt(self) -> int:
@@ -96,13 +92,13 @@ class Supervisor:
             process.send_signal(signal.SIGTERM)
         ended = asyncio.ensure_future(process.wait())
         silent = asyncio.ensure_future(
-            silence(self._look, since=before, silence_s=self._policy.silence_s, needs_sign=True)
+            silence(self._look, since=before, silence_s=self._silence_s, needs_sign=True)
         )
         try:
             await asyncio.wait({ended, silent}, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
                 return ended.result()
-            self._say(f"no sign of life for {self._policy.silence_s:g} s: the attempt is lost")
+            self._say(f"no sign of life for {self._silence_s:g} s: the attempt is lost")
             process.kill()
             await asyncio.wait({ended}, timeout=KILL_WAIT_S)
             return -signal.SIGKILL
@@ -124,8 +120,3 @@ class Supervisor:
         process = self._process
         if process is not None and process.returncode is None:
             process.send_signal(number)
-
-
-def wants_restart(code: int) -> bool:
-    """``code`` as Python gives it: negative for a signal, by which only a loss ends an agent."""
-    return code == EX_TEMPFAIL or code < 0

@@ -158,9 +158,14 @@ class CommitLog:
         Raises:
             CommitLogError: a slot is missing or garbled, or does not follow the one before it.
         """
+        for number, slot in self.slots():
+            if isinstance(slot, Commit):
+                yield number, slot
+
+    def slots(self) -> Iterator[tuple[int, Slot]]:
+        """The same with the claims among them."""
         for placed in self._reader.in_turn(range(1, self.head().slot + 1)):
-            if isinstance(placed.slot, Commit):
-                yield placed.number, placed.slot
+            yield placed.number, placed.slot
 
     def before(self, generation_id: str) -> Iterator[Commit]:
         """The generations that were committed before that one, newest first.

@@ -95,8 +95,8 @@ def read_journals(state_dir: Path, *, job_id: str) -> History:
     return History(logs=tuple(logs), damage="; ".join(damages))
 
 
-def read_stream(url: str, *, job_id: str) -> History:
-    """What the stream holds of the job.
+def read_stream(url: str, *, job_id: str = "") -> History:
+    """What the stream holds of the job, or of all jobs.
 
     Raises:
         BrokerError: the server cannot be used.
@@ -109,7 +109,7 @@ def read_stream(url: str, *, job_id: str) -> History:
 async def _read_stream(url: str, job_id: str) -> History:
     from drainfsm.log.jetstream import connect
 
-    every_attempt = subject_of(job_id=job_id, epoch=0).removesuffix("0") + "*"
+    every_attempt = subject_of(job_id=job_id or "*", epoch=0).removesuffix("0") + "*"
     records: list[Record] = []
     unreadable = _Unreadable()
     connection = await connect(url, timeout_s=CONNECT_S)
@@ -121,7 +121,7 @@ async def _read_stream(url: str, job_id: str) -> History:
             except RecordUnreadableError as error:
                 unreadable.add(f"{where}: {error}")
                 continue
-            if record.job_id == job_id:
+            if job_id in ("", record.job_id):
                 records.append(record)
             else:
                 unreadable.add(f"{where}: it says that it is of job {record.job_id!r}")

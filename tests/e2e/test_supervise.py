@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from drainfsm.cli.stores import decisions_in
 from drainfsm.core.events import (
     AttemptFinished,
     AttemptLost,
@@ -20,6 +21,8 @@ from drainfsm.core.events import (
     ManifestPublished,
     NoticeReceived,
 )
+from drainfsm.policy.decisions import read_decisions
+from drainfsm.policy.events import RestartDecided
 from drainfsm.runtime.liveness import sign_of_life
 from drainfsm.runtime.paths import read_run_info
 from drainfsm.views.attempts import Ending
@@ -86,6 +89,23 @@ def test_a_lost_attempt_is_followed_by_one_that_resumes(
         assert max(job.steps(0, epoch=2)) == STEPS - 1
         job.wait_until_gone()
         _check_report(job)
+        _check_decisions(job)
+
+
+def _check_decisions(job: RunningJob) -> None:
+    lost, finished = read_decisions(decisions_in(job.state_dir, job=job.job))
+    assert isinstance(lost, RestartDecided)
+    assert isinstance(finished, RestartDecided)
+    assert (lost.attempt.epoch, lost.attempt.ended, lost.attempt.progressed) == (1, "lost", True)
+    assert lost.action == "restart"
+    assert (finished.attempt.epoch, finished.action) == (2, "end")
+    told = subprocess.run(
+        (*DRAINFSM, "explain", "--job", job.job, "--state-dir", str(job.state_dir)),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "After attempt 1: the next attempt starts after 0.1 s, loss 1 in a row" in told
 
 
 def _check_report(job: RunningJob) -> None:

@@ -13,9 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainfsm.cli.main import main
+from drainfsm.cli.restarting import Restarts, past_attempt
+from drainfsm.cli.stores import decisions_in
+from drainfsm.policy.decisions import read_decisions
+from drainfsm.policy.events import Ended, RestartAction, RestartDecided
+from drainfsm.policy.rules import RestartRules
 from drainfsm.runtime.liveness import Sign, ended_with, give_sign, sign_of_life
 from drainfsm.runtime.paths import RunInfo, run_info_path, write_run_info
-from drainfsm.runtime.supervisor import Policy, Supervisor, wants_restart
+from drainfsm.runtime.supervisor import Supervisor
 
 SCRIPT = """
 import os, pathlib, signal, sys, time
@@ -34,23 +39,40 @@ if int(code) < 0:
     os.kill(os.getpid(), -int(code))
 sys.exit(int(code))
 """
-QUICK = Policy(backoff_s=0.01, backoff_s_max=0.05, restarts_max=5, silence_s=3_600)
+QUICK = RestartRules(pause_s=0.01, pause_s_max=0.05, failures_max=5)
 
 
 class Watched:
-    def __init__(self, directory: Path, *codes: object, policy: Policy = QUICK) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *codes: object,
+        rules: RestartRules = QUICK,
+        silence_s: float = 3_600,
+    ) -> None:
         self.directory = directory
+        self.restarts = Restarts(directory, job="job", rules=rules)
         self.said: list[str] = []
         self.sign: Sign | None = None
         self.supervisor = Supervisor(
             [sys.executable, "-c", SCRIPT, str(directory), *map(str, codes)],
-            policy,
+            after=self.restarts.after,
+            silence_s=silence_s,
             look=lambda: self.sign,
             say=self.said.append,
         )
 
     def run(self) -> int:
-        return asyncio.run(asyncio.wait_for(self.supervisor.run(), 120))
+        async def begun() -> int:
+            await self.restarts.begin()
+            return await self.supervisor.run()
+
+        return asyncio.run(asyncio.wait_for(begun(), 120))
+
+    @property
+    def decisions(self) -> list[RestartDecided]:
+        found = read_decisions(decisions_in(self.directory, job="job"))
+        return [one for one in found if isinstance(one, RestartDecided)]
 
     @property
     def started(self) -> int:
@@ -81,25 +103,39 @@ def test_75_and_a_signal_mean_again_and_all_else_is_the_end(
 def test_restarts_in_a_row_have_a_limit(tmp_path: Path, code: int, exit_code: int) -> None:
     watched = Watched(tmp_path, code)
     assert watched.run() == exit_code
-    assert watched.started == 1 + QUICK.restarts_max
-    assert "5 restarts in a row" in watched.said[-1]
+    assert watched.started == 1 + QUICK.failures_max
+    assert "5 losses in a row" in watched.said[-1]
+    assert watched.decisions[-1].action is RestartAction.HOLD
+
+
+def test_every_decision_is_on_record_and_the_next_supervisor_goes_on_behind_it(
+    tmp_path: Path,
+) -> None:
+    watched = Watched(tmp_path, -9, -9, 3)
+    assert watched.run() == 3
+    actions = [one.action for one in watched.decisions]
+    assert actions == [RestartAction.RESTART, RestartAction.RESTART, RestartAction.END]
+    assert [one.row.failure_count for one in watched.decisions] == [1, 2, 2]
+    (tmp_path / "again").mkdir()
+    for path in (tmp_path / "job").rglob("*.json"):  # as if it had been stopped in the pause
+        if b'"action":"end"' in path.read_bytes():
+            path.unlink()
+    rules = RestartRules(pause_s=0.01, pause_s_max=0.05, failures_max=2)
+    again = Watched(tmp_path, *(-9,) * 9, rules=rules)
+    assert again.run() == 137
+    assert again.decisions[-1].row.failure_count == 3
+
+
+def test_a_state_directory_that_cannot_be_written_stops_no_restart(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("a file where its directory should be")
+    assert Watched(tmp_path, -9, 0).run() == 0
 
 
 def test_an_attempt_that_settled_ends_the_row(tmp_path: Path) -> None:
-    policy = Policy(backoff_s=0.01, backoff_s_max=0.01, restarts_max=1, settled_s=0.0)
-    watched = Watched(tmp_path, 75, 75, 75, 75, 0, policy=policy)
+    rules = RestartRules(pause_s=0.01, pause_s_max=0.01, failures_max=1, healthy_s=0.0)
+    watched = Watched(tmp_path, 75, 75, 75, 75, 0, rules=rules)
     assert watched.run() == 0
     assert watched.started == 5
-
-
-@given(
-    restart=st.integers(1, 10_000),
-    backoff_s=st.floats(0, 1e6),
-    backoff_s_max=st.floats(0, 1e6),
-)
-def test_pauses_grow_and_are_bounded(restart: int, backoff_s: float, backoff_s_max: float) -> None:
-    policy = Policy(backoff_s=backoff_s, backoff_s_max=backoff_s_max)
-    assert 0 <= policy.pause_s(restart) <= policy.pause_s(restart + 1) <= backoff_s_max
 
 
 def test_a_signal_is_handed_on_and_nothing_starts_after_it(tmp_path: Path) -> None:
@@ -117,7 +153,7 @@ def test_a_signal_is_handed_on_and_nothing_starts_after_it(tmp_path: Path) -> No
 
 
 def test_a_signal_in_a_pause_ends_it(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, 75, policy=Policy(backoff_s=3_600, backoff_s_max=3_600))
+    watched = Watched(tmp_path, 75, rules=RestartRules(pause_s=3_600, pause_s_max=3_600))
 
     async def scenario() -> int:
         running = asyncio.ensure_future(watched.supervisor.run())
@@ -131,8 +167,7 @@ def test_a_signal_in_a_pause_ends_it(tmp_path: Path) -> None:
 
 
 def test_one_that_falls_silent_is_killed_and_the_next_one_starts(tmp_path: Path) -> None:
-    policy = Policy(backoff_s=0.01, backoff_s_max=0.01, silence_s=0.4)
-    watched = Watched(tmp_path, "hang", 0, policy=policy)
+    watched = Watched(tmp_path, "hang", 0, silence_s=0.4)
 
     async def scenario() -> int:
         running = asyncio.ensure_future(watched.supervisor.run())
@@ -149,10 +184,8 @@ def test_one_that_falls_silent_is_killed_and_the_next_one_starts(tmp_path: Path)
 
 
 def test_signs_keep_an_attempt_alive_and_none_at_all_is_no_silence(tmp_path: Path) -> None:
-    policy = Policy(silence_s=0.2)
-
     async def scenario(*, signs: bool) -> None:
-        watched = Watched(tmp_path, "drain", policy=policy)
+        watched = Watched(tmp_path, "drain", silence_s=0.2)
         running = asyncio.ensure_future(watched.supervisor.run())
         for number in range(40):
             await asyncio.sleep(0.02)
@@ -171,7 +204,8 @@ def test_signs_keep_an_attempt_alive_and_none_at_all_is_no_silence(tmp_path: Pat
 
 @given(st.integers(-64, 255))
 def test_what_wants_a_restart(code: int) -> None:
-    assert wants_restart(code) == (code == 75 or code < 0)
+    ended = past_attempt(code, None, lived_ms=0).ended
+    assert (ended is Ended.LOST) == (code == 75 or code < 0)
 
 
 def test_only_the_attempt_that_run_json_is_of_gives_signs(tmp_path: Path) -> None:

@@ -39,6 +39,10 @@ from drainfsm.errors import (
 from drainfsm.log.frames import MAGIC, frame, header_bytes
 from drainfsm.log.journal import read_journal
 from drainfsm.log.wire import Wire
+from drainfsm.policy.decisions import DECISIONS, read_decisions
+from drainfsm.policy.events import Decision
+from drainfsm.policy.policy_text import explain_decision, rules_text
+from drainfsm.policy.rules import read_rules
 from drainfsm.runtime.agent.left_for import LeftFor
 from drainfsm.runtime.agent.stored_token import NAME, stored_token
 from drainfsm.runtime.paths import RunInfo, read_run_info, run_info_path
@@ -177,6 +181,15 @@ def _drill(data: bytes) -> None:
     read_drills(_store(f"{DRILLS}g-1-a.json", data), job_id="a")
 
 
+def _decision(data: bytes) -> None:
+    for decision in read_decisions(_store(f"{DECISIONS}1-a.json", data)):
+        list(explain_decision(decision))
+
+
+def _rules(data: bytes) -> None:
+    list(rules_text(read_rules(data.decode("utf-8", "replace"), where="rules")))
+
+
 def _manifest(data: bytes) -> None:
     decode_object(data, Manifest, what="manifest")
 
@@ -266,6 +279,9 @@ END = _hmsg(b"NATS/1.0 204\r\nNats-Num-Pending: 0\r\n\r\n", b"")
 TOML = b'job = "a"\nstore = "file:///s"\n[allowances]\nquiesce_ms = 1\n[adapters.aws]\npoll_s = 1\n'
 
 
+RULES = b'[preemption]\ntiers = [{name = "a", preempts = []}]\n[restart]\njitter = 0.1\n'
+
+
 def decoders() -> list[Decoder]:
     """All of them."""
     records = tuple(encode(record) for record in _records())
@@ -307,6 +323,13 @@ def decoders() -> list[Decoder]:
             seeds=_seeds(example_of(RequeueRecord)),
         ),
         Decoder(name="drill", decode=_drill, refuses=log, seeds=records),
+        Decoder(
+            name="decision",
+            decode=_decision,
+            refuses=log,
+            seeds=_seeds(*examples_of(Decision)),
+        ),
+        Decoder(name="rules", decode=_rules, refuses=(ConfigError,), seeds=(RULES,)),
         Decoder(
             name="manifest",
             decode=_manifest,

@@ -55,10 +55,10 @@ class Cluster:
     def __init__(self, directory: Path, scripts: Path, settings: Mapping[str, str]) -> None:
         self.directory = directory
         self._scripts = scripts
-        self._settings = {**os.environ, "PATH": PATH, **settings}
+        self.environment = {**os.environ, "PATH": PATH, **settings}
         said = self.run(str(scripts / "start-slurm"), str(directory), timeout_s=180)
-        self._settings["SLURM_CONF"] = said.rpartition("=")[2].strip()
-        self._settings["SLURM_TIME_FORMAT"] = "%s"
+        self.environment["SLURM_CONF"] = said.rpartition("=")[2].strip()
+        self.environment["SLURM_TIME_FORMAT"] = "%s"
         self.nodes = sorted(set(self.run("sinfo", "-h", "-N", "-o", "%N").split()))
 
     def run(
@@ -70,7 +70,7 @@ class Cluster:
         """Its output; a test fails with it."""
         done = subprocess.run(
             command,
-            env={**self._settings, **(variables or {})},
+            env={**self.environment, **(variables or {})},
             capture_output=True,
             text=True,
             timeout=timeout_s,

@@ -1,0 +1,137 @@
+"""``drainfsm policy cascades``: who evicts whom, and how much of the time that costs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from drainfsm.cli.logs import read_history, report_damage
+from drainfsm.cli.settings import load_settings
+from drainfsm.core import events as e
+from drainfsm.core.text import printable, span
+from drainfsm.policy.cascade import Times, cascades, evictions_in
+from drainfsm.policy.events import CascadeDetected, Eviction
+from drainfsm.policy.policy_text import explain_decision
+from drainfsm.policy.rules import CascadeRules
+from drainfsm.views.attempts import Seen, see
+from drainfsm.views.history import History, read_stream
+from drainfsm.views.replay import replay_job
+
+
+class Cascades(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--json`` prints."""
+
+    evictions: tuple[Eviction, ...]
+    cascades: tuple[CascadeDetected, ...]
+    times: dict[str, Times]
+    """By job."""
+
+    thrash_ratio: float | None
+    """Over all jobs; None: nothing was trained."""
+
+    thrashes: bool
+
+
+def show_cascades(arguments: argparse.Namespace, rules: CascadeRules) -> int:
+    history = _history(arguments)
+    found = find_cascades(history, rules)
+    if arguments.json:
+        sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+    else:
+        print("\n".join(_metrics(found) if arguments.metrics else _text(found, rules)))
+    return 1 if found.cascades or found.thrashes else report_damage(history)
+
+
+def _history(arguments: argparse.Namespace) -> History:
+    """Without ``--job``, the stream of all jobs."""
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    nats = settings.given("nats")
+    if nats and arguments.file is None and settings.given("job") is None:
+        return read_stream(str(nats))
+    return read_history(arguments)
+
+
+def find_cascades(history: History, rules: CascadeRules) -> Cascades:
+    seen = [see(replay) for replay in replay_job(history.logs)]
+    evictions = [one for attempt in seen for one in evictions_in(attempt.replay.counted)]
+    now_unix_ms = max((record.at_unix_ms for record in history.records), default=0)
+    times: dict[str, Times] = {}
+    for attempt in seen:
+        job = attempt.replay.final.job_id
+        times[job] = times.get(job, Times()) + times_of(attempt, now_unix_ms=now_unix_ms)
+    total = sum(times.values(), Times())
+    return Cascades(
+        evictions=tuple(sorted(evictions, key=lambda one: one.at_unix_ms)),
+        cascades=tuple(cascades(evictions, rules)),
+        times=times,
+        thrash_ratio=total.thrash_ratio,
+        thrashes=total.thrashes(rules),
+    )
+
+
+def times_of(seen: Seen, *, now_unix_ms: int) -> Times:
+    """Of one attempt; ``now_unix_ms`` counts for one that has no end on record."""
+    started, healthy = seen.first(e.AttemptStarted), seen.first(e.HealthyStepReached)
+    if started is None:
+        return Times()
+    over = seen.last(e.Exited, e.AttemptFinished, e.AttemptFenced, e.AttemptLost)
+    end = over.at_unix_ms if over else seen.lines[-1].at_unix_ms if seen.replay.final.lost else None
+    end = now_unix_ms if end is None else end
+    drain = seen.last(e.NodeCordoned)  # from here on ranks are stopped
+    cancelled = seen.last(e.DrainCancelled)
+    if drain and cancelled and cancelled.position > drain.position:
+        drain = None
+    left = min(drain.at_unix_ms if drain else end, end)
+    begun = min(healthy.at_unix_ms if healthy else left, left)
+    return Times(
+        starting_ms=max(0, begun - started.at_unix_ms),
+        training_ms=left - begun,
+        draining_ms=end - left,
+    )
+
+
+def _text(found: Cascades, rules: CascadeRules) -> Iterator[str]:
+    yield f"{len(found.evictions)} evictions by a known job, {len(found.cascades)} in cascades"
+    for cascade in found.cascades:
+        yield from explain_decision(cascade)
+    for job, times in sorted(found.times.items()):
+        yield (
+            f"{printable(job)}: {span(times.training_ms)} training, {span(times.starting_ms)} "
+            f"starting, {span(times.draining_ms)} draining"
+        )
+    ratio = "nothing was trained" if found.thrash_ratio is None else f"{found.thrash_ratio:.2f}"
+    verdict = "thrashing" if found.thrashes else "no thrashing"
+    yield f"thrash ratio: {ratio} ({verdict}; more than {rules.thrash_max:g} is)"
+
+
+METRICS: Sequence[tuple[str, str]] = (
+    ("starting", "Time from the claim of an attempt to its first step."),
+    ("training", "Time in which steps were made."),
+    ("draining", "Time from the cordon to no process left."),
+)
+
+
+def _metrics(found: Cascades) -> Iterator[str]:
+    """Of one look at the log, as Prometheus' text format has it."""
+    for name, text in METRICS:
+        metric = f"drainfsm_policy_{name}_seconds"
+        yield f"# HELP {metric} {text}"
+        yield f"# TYPE {metric} gauge"
+        for job, times in sorted(found.times.items()):
+            yield f'{metric}{{job="{job}"}} {getattr(times, f"{name}_ms") / 1_000:g}'
+    for name, text, value in (
+        ("evictions", "Evictions by a job that is known.", len(found.evictions)),
+        ("cascades", "Evictions that were the end of a cascade.", len(found.cascades)),
+    ):
+        yield f"# HELP drainfsm_policy_{name} {text}"
+        yield f"# TYPE drainfsm_policy_{name} gauge"
+        yield f"drainfsm_policy_{name} {value}"
+    if found.thrash_ratio is not None:
+        yield "# HELP drainfsm_policy_thrash_ratio Starting and draining over training."
+        yield "# TYPE drainfsm_policy_thrash_ratio gauge"
+        yield f"drainfsm_policy_thrash_ratio {found.thrash_ratio:g}"
