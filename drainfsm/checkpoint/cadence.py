@@ -32,7 +32,7 @@ class Cadence:
         return by_count or (self._due_step is not None and step >= self._due_step)
 
     def passed(self, step: int) -> bool:
-        """Call at every boundary. True: the ranks are to ``agree`` here, though no save is due."""
+        """Call at every boundary. True: the ranks must ``agree`` here, though no save is due."""
         if self._every_s == 0:
             return False
         self._boundaries += 1

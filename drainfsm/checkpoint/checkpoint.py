@@ -27,9 +27,9 @@ class Checkpoint:
     """Saves and restores the state of one training job, on every rank alike.
 
     Parts may be modules (plain, DDP, compiled or FSDP2), optimizers, ``torch.Generator``, and
-    anything with ``state_dict()`` and ``load_state_dict()``; a list of parts is taken apart. Give
-    a plain ``DataLoader`` a ``generator`` of its own: it draws from the global one when iteration
-    begins, which a resumed run does once more than an uninterrupted one.
+    anything with ``state_dict()`` and ``load_state_dict()``; a list of parts counts one by one.
+    Give a plain ``DataLoader`` a ``generator`` of its own: it draws from the global one when
+    iteration begins, which a resumed run does once more than an uninterrupted one.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Checkpoint:
         parts: Mapping[str, Any] | None = None,
     ) -> None:
         """Collective: every rank makes one, after ``init_process_group`` if there are several.
-        ``parts``: what else there is, by name.
+        ``parts``: everything else, by name.
 
         Raises:
-            ConfigError: a part cannot be saved, or torch.distributed counts other ranks.
+            ConfigError: a part cannot be saved, or torch.distributed has other ranks.
         """
         self._port = port
         named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader}
@@ -94,7 +94,7 @@ class Checkpoint:
         A drain is saved in here, and so is a periodic checkpoint that is due.
 
         Raises:
-            NotRestoredError: the step is in what there is to restore.
+            NotRestoredError: the committed generation holds this step already.
         """
         self._progress.done(step)
         if self._port.step_done(step):
@@ -149,7 +149,7 @@ class Checkpoint:
             self._wait_for_save()
 
     def _begin(self, generation: str, step: int, *, copy: bool) -> RankSave | None:
-        """One save at a time: the one before is waited for. None: reported as failed."""
+        """One save at a time: waits for the one before. None: reported as failed."""
         self._wait_for_save()
         if self._save is not None:
             reason = f"the save of {self._save.generation_id} was given up and is still stuck"

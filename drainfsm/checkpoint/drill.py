@@ -15,7 +15,7 @@ from drainfsm.errors import ManifestMismatchError
 from drainfsm.store.base import ObjectStore
 
 PIECE_BYTES = 256 << 20
-"""Tensors held at a time; one that is larger is held alone."""
+"""Bytes of tensors held at a time; a larger tensor is held alone."""
 
 
 class Loaded(NamedTuple):
@@ -27,12 +27,12 @@ class Loaded(NamedTuple):
 
 
 def can_load(manifest: Manifest) -> bool:
-    """Whether the files are of the saver that this package restores by itself."""
+    """Whether the files were written by the saver that this package can restore itself."""
     return manifest.saver == DCP_SAVER
 
 
 def load_generation(store: ObjectStore, manifest: Manifest) -> Loaded:
-    """Every tensor and every object of the checkpoint, from its metadata on.
+    """Load every tensor and every object of the checkpoint, and its metadata.
 
     Raises:
         ManifestMismatchError: a rank's part is missing, or something cannot be loaded.
@@ -75,7 +75,7 @@ def _objects(metadata: Metadata) -> list[str]:
 
 
 def _unpickles(reader: GenerationReader, metadata: Metadata, name: str, manifest: Manifest) -> bool:
-    """False: it needs the job's own code. A rank's own part must be of the manifest's step."""
+    """False: it needs the job's own code. A rank's own part must have the manifest's step."""
     target: dict[str, Any] = {name: None}
     try:
         load(reader, metadata, target)

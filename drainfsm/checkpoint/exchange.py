@@ -1,7 +1,7 @@
 """How the ranks of one job agree about a save or a restore: a gloo group of their own.
 
-Training collectives never share it, so a save in the background cannot get into their order. What
-goes wrong on one rank is told to the others in place of its answer: none of them waits in vain.
+Training collectives never share it, so a save in the background cannot get into their order. A rank
+on which something goes wrong sends that instead of its answer, so that no other waits in vain.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RankFailure(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str
     details: dict[str, Any] = {}
-    """More that the class is made from."""
+    """Further arguments of the class."""
 
     @classmethod
     def of(cls, error: BaseException, *, rank: int) -> RankFailure:
@@ -59,12 +59,12 @@ class Exchange:
         """Collective, if there is more than one rank.
 
         Raises:
-            ConfigError: torch.distributed is not there yet, or counts other ranks.
+            ConfigError: torch.distributed is not initialised yet, or has other ranks.
         """
         self.rank = rank
         self.world_size = world_size
         self.broken = ""
-        """Not empty: why the group can be used no more."""
+        """Not empty: why the group can no longer be used."""
 
         self._group: Any = None
         if dist.is_available() and dist.is_initialized():
@@ -165,7 +165,7 @@ class Exchange:
 
     def _call(self, collective: Callable[[], object]) -> None:
         if self.broken:
-            raise SaveFailedError(f"the ranks can agree no more: {self.broken}")
+            raise SaveFailedError(f"the ranks can no longer agree: {self.broken}")
         try:
             collective()
         except Exception as error:  # a peer died or hangs; torch names no narrower class

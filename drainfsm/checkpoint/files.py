@@ -20,7 +20,7 @@ from drainfsm.store.base import ObjectStore
 from drainfsm.store.checksums import Hasher, new_hasher
 
 PIECE_BYTES = 4 << 20
-"""Hashed and written at a time: while it is in the cache, and aborted in between."""
+"""Hashed and written at a time, while it is in the cache. A save can be aborted in between."""
 
 
 class HashingStream(io.RawIOBase):
@@ -63,7 +63,7 @@ class GenerationFiles(FileSystemBase):
         aborted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.entries: list[Entry] = []
-        """Of every file written and durable so far."""
+        """Every file that is written and durable so far."""
 
         self._store = store
         self._prefix = prefix

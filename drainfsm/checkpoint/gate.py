@@ -31,11 +31,11 @@ ALLOW = "set reshard = true in [checkpoint]"
 
 
 def check_job(port: RankPort, target: RestoreTarget) -> bool:
-    """What every rank can tell by itself, and all alike. True: the job has another shape than the
-    one that saved, and was allowed to.
+    """What every rank can tell by itself, with the same answer. True: the job has another shape
+    than the one that saved, and may.
 
     Raises:
-        RestoreRefusedError: it has, and was not.
+        RestoreRefusedError: it has, and may not.
     """
     settings = port.settings
     if settings.verify not in RESTORE_CHECKS:
@@ -88,8 +88,8 @@ def committed_target(port: RankPort, store: ObjectStore, generation_id: str) -> 
 
 
 def may_fall_back(port: RankPort, error: CheckpointError) -> bool:
-    """Only damage is a reason: what is fine, and was written by a newer drainfsm or for another
-    job, is not given up for something older."""
+    """Only damage is a reason: a sound generation of a newer drainfsm or another job is not given
+    up for an older one."""
     damaged = isinstance(error, ManifestMismatchError) and not isinstance(error, FormatUnknownError)
     return damaged and port.settings.on_refused == OnRefused.FALLBACK
 
@@ -103,10 +103,10 @@ def restore_newest_whole(
     agree: Callable[[Callable[[], Any]], Any] = lambda find: find(),
 ) -> RestoreTarget:
     """The recorded generation, or the one to fall back to where that is damaged and falling back
-    is allowed; what ``restore`` does is done with it, and reported.
+    is allowed. ``restore`` is called with it, and the outcome reported.
 
-    ``restore``: returns the names of what had to start anew. ``agree``: makes what one rank finds
-    the answer of all; without it each rank finds it for itself.
+    ``restore``: returns the names of what had to start anew. ``agree``: makes one rank's finding
+    that of all; without it each rank finds it by itself.
 
     Raises:
         RestoreRefusedError: there is nothing that this job can continue from.
@@ -144,7 +144,7 @@ def restore_newest_whole(
 
 @contextlib.contextmanager
 def refusals_reported(port: RankPort, target: RestoreTarget) -> Iterator[None]:
-    """Whatever ends a restore is told, so that the log says why the ranks ended."""
+    """Report whatever ends a restore, so that the log says why the ranks ended."""
     try:
         yield
     except Exception as error:
@@ -160,7 +160,7 @@ def refusals_reported(port: RankPort, target: RestoreTarget) -> Iterator[None]:
 def verified_manifest(
     port: RankPort, store: ObjectStore, target: RestoreTarget, *, saver: str
 ) -> Manifest:
-    """The manifest, after the fast gate: every file is there, with its size, and none besides.
+    """The manifest, after the fast gate: every file is there, with its size, and no other.
 
     Raises:
         RestoreRefusedError: the generation is of another job, step, size, layout or saver.

@@ -1,4 +1,4 @@
-"""How much host memory can still be had here: the machine's, or what the cgroup leaves of it."""
+"""How much host memory is still available here: the machine's, or what the cgroup leaves of it."""
 
 from __future__ import annotations
 

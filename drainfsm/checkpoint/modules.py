@@ -21,7 +21,7 @@ from drainfsm.errors import ConfigError, RestoreRefusedError
 
 PARAMETERS = "params"
 BUFFERS = "buffers"
-"""Apart, because replicas of a buffer may differ: DDP takes the first rank's, so we do too."""
+"""Kept apart, because replicas of a buffer may differ: DDP takes the first rank's, and so do we."""
 
 
 def check_module(name: str, module: nn.Module) -> None:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
-"""Attributes by which torch.compile and activation checkpointing hold what they wrap."""
+"""Attributes under which torch.compile and activation checkpointing keep what they wrap."""
 
 
 def bare_name(module: nn.Module, name: str) -> str:

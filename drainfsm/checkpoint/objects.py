@@ -1,8 +1,8 @@
 """Parts that are neither modules nor optimizers: each rank saves its own.
 
-At another number of ranks they are not the same ranks. What was alike on all of them is given to
-all; data positions and random states start anew; a part that can do better says so by a method
-``load_resharded(states, *, rank, world_size)``, which is given the states of all ranks.
+With another number of ranks, a rank has no predecessor. What was alike on all of them is given to
+all; data positions and random states start anew; a part that can do better has a method
+``load_resharded(states, *, rank, world_size)``, which gets the states of all ranks.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class Saved(NamedTuple):
 
     step: int
     world_size: int
-    """Ranks that saved it."""
+    """Number of ranks that saved it."""
 
     rank: int
     ranks: int
-    """Ranks of this job."""
+    """Number of ranks of this job."""
 
     resharded: bool
-    """These are not the ranks that saved it."""
+    """Another number of ranks saved it."""
 
     @property
     def ranks_to_read(self) -> tuple[int, ...]:
-        """Whose own part this rank reads."""
+        """The rank whose own part this rank reads."""
         return tuple(range(self.world_size)) if self.resharded else (self.rank,)
 
 
@@ -43,7 +43,7 @@ def reshard(
     """Put back what can be put back; returns the names of what starts anew.
 
     Raises:
-        RestoreRefusedError: a part differed between the ranks, and is not one that may start anew.
+        RestoreRefusedError: a part differed between the ranks, and must not start anew.
     """
     anew = []
     for name, part in parts.items():

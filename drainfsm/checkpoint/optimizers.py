@@ -46,7 +46,7 @@ def capture_optimizer(
 def optimizer_targets(
     name: str, optimizer: Optimizer, parameter_names: dict[int, str], metadata: Metadata
 ) -> dict[str, Any]:
-    """What of the checkpoint this optimizer wants: an empty tensor, or None, for each item."""
+    """What this optimizer wants from the checkpoint: an empty tensor, or None, for each item."""
     parameters = dict(
         zip(_names_in_order(optimizer, parameter_names), _parameters(optimizer), strict=True)
     )

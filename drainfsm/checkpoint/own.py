@@ -72,7 +72,7 @@ class OwnCheckpoint:
         ``save_bytes``: about how much this rank writes, for the first drain's decision.
 
         Raises:
-            ConfigError: the store is no file system, or a setting does not go with this.
+            ConfigError: the store is not on a file system, or a setting does not work with this.
         """
         self._port = port
         self._save_files = save
@@ -116,8 +116,8 @@ class OwnCheckpoint:
             return self._restore(target)
 
     def _restore(self, target: RestoreTarget) -> int:
-        """Ranks do not talk to each other here: where they may fall back, each of them verifies
-        everything, and finds the same."""
+        """Ranks do not communicate here: where they may fall back, each of them verifies
+        everything, and comes to the same result."""
         restored = restore_newest_whole(self._port, self._store, target, self._load)
         self._progress.restored(restored.step)
         return restored.step + 1
@@ -139,7 +139,7 @@ class OwnCheckpoint:
         """Call after every completed optimizer step, on every rank. True: leave the loop now.
 
         Raises:
-            NotRestoredError: the step is in what there is to restore.
+            NotRestoredError: the committed generation holds this step already.
         """
         self._progress.done(step)
         if self._port.step_done(step):
@@ -254,7 +254,7 @@ class _Commit:
         threading.Thread(target=self._run, args=(work,), name=name, daemon=True).start()
 
     def wait(self) -> bool:
-        """Until it is over, well or badly; False: it was given up, and is stuck."""
+        """Wait until it has succeeded or failed. False: it was given up, and is stuck."""
         given_up = partial(self._port.save_aborted, self._generation)
         return wait_while_wanted(self._done, given_up)
 

@@ -47,7 +47,7 @@ def found_files(directory: Path, said: WrittenFiles) -> dict[str, str]:
     """Name below ``directory`` to the checksum that the saver gave, empty where it gave none.
 
     Raises:
-        SaveFailedError: a file is missing, is no plain file, or has a name that cannot be kept.
+        SaveFailedError: a file is missing, is not a plain file, or has a name that cannot be kept.
     """
     if said is None:
         names = dict.fromkeys(_walk(directory, ""), "")
@@ -101,10 +101,11 @@ def make_durable(
     algorithm: str,
     proceed: Callable[[], None],
 ) -> list[Entry]:
-    """Every byte and every name below ``top`` on disk, and what is there, hashed meanwhile.
+    """Make every byte and name below ``top`` durable, and hash the files meanwhile.
 
     Raises:
-        SaveFailedError: a file changed meanwhile, or ``proceed`` says that nobody wants it.
+        SaveFailedError: a file changed meanwhile, or ``proceed`` says that nobody wants it any
+            more.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="drainfsm-sync") as pool:
         synced = pool.submit(_sync, top, names, proceed)

@@ -23,14 +23,14 @@ from drainfsm.checkpoint.serialised import Serialised
 from drainfsm.errors import RestoreRefusedError
 
 RANKS = "ranks"
-"""What each rank has for itself: random state, data position, everything that is no tensor."""
+"""What each rank has for itself: random state, data position, everything that is not a tensor."""
 
 GUESSED_STATE_COPIES = 2
 """State of an optimizer that was never stepped, in copies of its parameters (Adam has two)."""
 
 
 class Parts:
-    """Modules and optimizers, whose tensors are shared out over the ranks; all other objects,
+    """Modules and optimizers, whose tensors are divided among the ranks, and all other objects,
     which each rank saves for itself."""
 
     def __init__(self, given: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ class Parts:
         return captured
 
     def targets(self, metadata: Metadata, saved: Saved) -> dict[str, Any]:
-        """What of the checkpoint this rank wants: the tensors to fill, None for objects."""
+        """What this rank wants from the checkpoint: the tensors to fill, None for objects."""
         wanted: dict[str, Any] = {rank_key(rank): None for rank in saved.ranks_to_read}
         for name, module in self.modules.items():
             for key, value in capture_module(name, module).items():
@@ -82,10 +82,10 @@ class Parts:
     def apply(self, loaded: dict[str, Any], saved: Saved) -> tuple[str, ...]:
         """Put back what ``capture`` had captured; the random state last, so that what follows
         draws the same numbers as if nothing had happened. Returns the names of what could not be
-        put back because it belongs to ranks that are not the same ones.
+        put back because another number of ranks had saved it.
 
         Raises:
-            RestoreRefusedError: a part does not take its state, or is there on one side only.
+            RestoreRefusedError: a part does not take its state, or exists on one side only.
         """
         of_ranks = [loaded[rank_key(rank)] for rank in saved.ranks_to_read]
         self._check_own(of_ranks, saved)
@@ -115,7 +115,7 @@ class Parts:
                 )
 
     def share_bytes(self, world_size: int) -> int:
-        """About how much this rank will write: shards whole, replicas shared out."""
+        """About how much this rank will write: its shards, and its share of replicas."""
         total = 0.0
         for module in self.modules.values():
             total += sum(_share(t, world_size) for t in module.state_dict().values())

@@ -35,15 +35,15 @@ CUT_BYTES = 4 << 20
 
 
 class SharePlanner(DefaultSavePlanner):
-    """Plans one save of a flat state, and holds what this rank is to write once it is staged."""
+    """Plans one save of a flat state, and keeps what this rank writes once it is staged."""
 
     def __init__(self, *, compare: bool = False, copy: bool = False, held_bytes: int = 0) -> None:
-        """``compare``: find out whether what is called alike on several ranks is alike.
-        ``copy``: also what is in host memory already, since training is about to go on.
-        ``held_bytes``: of the buffers that there are for it."""
+        """``compare``: check that tensors of the same name are equal on all ranks. ``copy``: copy
+        host tensors too, since training goes on. ``held_bytes``: size of the buffers that exist
+        already."""
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self.differing: list[str] = []
-        """On the coordinator: parameters that turned out not to be."""
+        """On the coordinator: parameters that turned out to differ."""
 
         self._compare = compare
         self._copy = copy
@@ -141,7 +141,7 @@ def share_out(plans: list[SavePlan]) -> list[SavePlan]:
 
 
 def item_bytes(item: WriteItem) -> int:
-    """Of the tensor; objects are small and count for nothing."""
+    """Size of the tensor; objects are small and count as nothing."""
     data = item.tensor_data
     if data is None:
         return 0

@@ -1,4 +1,4 @@
-"""What the checkpoint asks of the session, and tells it."""
+"""What the checkpoint asks of the session, and reports to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RankPort(Protocol):
     rank: int
     world_size: int
     store_url: str
-    """Empty: there is no agent, so nobody would commit what is saved, and nothing is."""
+    """Empty: there is no agent to commit what is saved, so nothing is."""
 
     job_id: str
     epoch: int
@@ -62,12 +62,12 @@ class RankPort(Protocol):
         saver: str = "",
     ) -> None:
         """Every file of this rank is durable, and its directory entry. Once a rank and save.
-        ``saver``: who wrote them, where the job does so itself."""
+        ``saver``: who wrote them, if the job did so itself."""
 
     def report_save_failed(
         self, generation_id: str, reason: str, *, memory: MemoryShortage | None = None
     ) -> None:
-        """The save comes to nothing. May be said by several ranks, also after ``durable``."""
+        """The save failed. Several ranks may report it, even after ``durable``."""
 
     def begin_after(self, step: int) -> None:
         """The rank is about to restore that step, and not the one of ``restore_target``."""
@@ -77,7 +77,7 @@ class RankPort(Protocol):
     def report_restore_refused(
         self, *, generation_id: str, step: int, error: str, reason: str
     ) -> None:
-        """The rank ends with this error. Its reason may be cut."""
+        """The rank ends with this error. Its reason may be cut short."""
 
     def save_aborted(self, generation_id: str) -> bool:
         """The coordinator gave this save up."""

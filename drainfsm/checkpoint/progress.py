@@ -1,4 +1,5 @@
-"""Where the training loop stands: behind what was restored, and what of it is not saved yet."""
+"""Where the training loop stands: after what was restored, and which of its steps are not saved
+yet."""
 
 from __future__ import annotations
 
@@ -11,18 +12,18 @@ REWIND = "set rewind = true in [checkpoint] to train on from before the checkpoi
 
 
 class Progress:
-    """One rank's loop. What was committed is never overtaken by something older in silence."""
+    """One rank's loop. An older step never silently replaces a committed one."""
 
     def __init__(self, port: RankPort) -> None:
         self.last_step = -1
-        """Last step that is done, here or in what was restored."""
+        """The last step done, here or in what was restored."""
 
         self._port = port
         self._awaited = None if port.settings.rewind else port.restore_target
         """What must be restored before a step is done."""
 
         self._kept_step = -1
-        """Was restored, or a save of it was begun."""
+        """The newest step that was restored, or of which a save was begun."""
 
         self._first_step = 0
         self._left = False
@@ -35,7 +36,7 @@ class Progress:
 
     def done(self, step: int) -> None:
         """Raises:
-        NotRestoredError: the step is in what there is to restore.
+        NotRestoredError: the committed generation holds this step already.
         """
         if self._awaited is not None:
             raise NotRestoredError(
@@ -55,12 +56,12 @@ class Progress:
         self._kept_step = step
 
     def leaves(self) -> None:
-        """The loop was told to end: what is to be saved is saved, and no more."""
+        """The loop was told to end: nothing more is saved than was ordered."""
         self._left = True
 
     def to_save_at_the_end(self) -> int | None:
-        """The last step, if the loop ended by itself and it is not saved; None: there is nothing,
-        or the job ends by an error, or it does not want to (then that is said)."""
+        """The last step, if the loop ended by itself and it is not saved; None: there is none, or
+        the job ends by an error, or final saves are off (which is logged)."""
         unfinished = self._left or self._port.draining or sys.exc_info()[0] is not None
         if unfinished or self.last_step == self._kept_step:
             return None
@@ -68,7 +69,7 @@ class Progress:
             if self._port.rank == 0:
                 sys.stderr.write(
                     f"drainfsm: the last step, {self.last_step}, is not saved (final = false in "
-                    f"[checkpoint]): another start goes on behind step {self._kept_step}\n"
+                    f"[checkpoint]): another start goes on after step {self._kept_step}\n"
                 )
             return None
         return self.last_step

@@ -36,7 +36,7 @@ class GenerationReader(FileSystemReader):
         self._prefix = prefix
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Its checksum is verified always: the file is small, and decides everything else.
+        """Its checksum is always verified: the file is small, and everything else depends on it.
 
         Raises:
             ManifestMismatchError: it is not what the manifest says.
@@ -63,7 +63,7 @@ class GenerationReader(FileSystemReader):
 
 class _Planner(DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Onto the CPU: another rank's device is not ours."""
+        """Onto the CPU: another rank's device may not exist here."""
         loaded = torch.load(value, map_location="cpu", weights_only=False)
         self.state_dict[read_item.dest_index.fqn] = loaded
 
@@ -73,7 +73,7 @@ def load(reader: GenerationReader, metadata: Metadata, targets: dict[str, Any]) 
 
     Raises:
         RestoreRefusedError: the checkpoint lacks something, or has it in another size.
-        ManifestMismatchError: its bytes are no checkpoint.
+        ManifestMismatchError: its bytes are not a checkpoint.
     """
     planner = _Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(targets, metadata, is_coordinator=False)
@@ -92,7 +92,7 @@ def load(reader: GenerationReader, metadata: Metadata, targets: dict[str, Any]) 
 
 
 def check_targets(targets: dict[str, Any], metadata: Metadata) -> set[str]:
-    """What is in the checkpoint and not wanted by this rank. Other ranks may want it.
+    """What the checkpoint has and this rank does not want. Other ranks may want it.
 
     Raises:
         RestoreRefusedError: something wanted is missing, or has another size or type.

@@ -1,7 +1,7 @@
-"""Are replicas replicas? Tensors of one name are saved once, so they had better be equal.
+"""Are replicas really equal? Tensors of one name are saved only once.
 
-A job that keeps different tensors under one name on its ranks (experts that are no DTensors, say)
-would lose all but one of them without a word.
+A job that keeps different tensors under one name on its ranks (experts that are not DTensors, say)
+would silently lose all but one of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from drainfsm.checkpoint.modules import PARAMETERS
 
 NAMED_MAX = 5
-"""As many names as a warning lists."""
+"""Names that a warning lists."""
 
 
 def samples_of(state: dict[str, Any]) -> dict[str, bytes]:

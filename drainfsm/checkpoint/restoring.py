@@ -28,7 +28,7 @@ def restore(
     port: RankPort, store: ObjectStore, exchange: Exchange, parts: Parts, target: RestoreTarget
 ) -> int:
     """The step that was restored. Collective: what is refused on one rank is refused on all, with
-    the same error, so that all fall back alike.
+    the same error, so that all fall back together.
 
     Raises:
         RestoreRefusedError: the generation is not one that this job can continue from.

@@ -1,4 +1,4 @@
-"""Does what is to be staged fit into host memory? Asked of all ranks before any of them begins.
+"""Does what the ranks will stage fit into host memory? Checked before any of them begins.
 
 A host that runs out of memory kills a rank, and with it the job and the save. Ranks of one host
 stage at the same time, so their needs are added up.
@@ -25,10 +25,10 @@ class Room(NamedTuple):
     """None: not known."""
 
     held_bytes: int
-    """Of buffers from saves before, which are used again."""
+    """Buffers of earlier saves, which are used again."""
 
     in_place: frozenset[str]
-    """Names of what is written from where it is."""
+    """Items that are written without a copy."""
 
 
 def room_for(state: dict[str, object], *, held_bytes: int, copy: bool) -> Room:
@@ -46,7 +46,7 @@ def room_for(state: dict[str, object], *, held_bytes: int, copy: bool) -> Room:
 
 
 def staged_bytes(share: Sequence[WriteItem], room: Room, sizes: Sequence[int]) -> int:
-    """How much memory this share takes that is not taken yet. ``sizes``: of its items."""
+    """How much more memory this share takes. ``sizes``: of its items."""
     wanted = sum(
         size for item, size in zip(share, sizes, strict=True) if item.index.fqn not in room.in_place
     )

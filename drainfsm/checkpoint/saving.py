@@ -2,8 +2,8 @@
 
 Every rank runs the same steps: plans go to the coordinator and come back divided (first
 collective), each rank stages and writes its share, and what was written goes to the coordinator,
-which writes ``.metadata`` last (second collective). A rank on which something fails says so in
-place of its answer, so nobody waits for it.
+which writes ``.metadata`` last (second collective). A rank on which something fails sends that
+instead of its answer, so nobody waits for it.
 
 A rank that has what it had at the last save will get the same share again. It stages that before
 it asks, so that training is blocked for no longer than its own copy takes.
@@ -54,9 +54,9 @@ class RankSave:
         copy: bool,
         compare: bool = False,
     ) -> None:
-        """``state``: captured, or why it could not be: the other ranks must hear of it.
-        ``copy``: training goes on once this is staged. ``compare``: warn about parameters that
-        are called alike on several ranks and are not."""
+        """``state``: as captured, or the error, which the other ranks must learn of. ``copy``:
+        training goes on once this is staged. ``compare``: warn about parameters of one name that
+        differ between ranks."""
         self.generation_id = generation_id
         self.saved_bytes: int | None = None
         """What this rank wrote; None: not done, or failed."""
@@ -94,7 +94,7 @@ class RankSave:
 
     def start(self) -> None:
         if self._device is not None:
-            torch.cuda.current_stream().synchronize()  # what was computed is what is saved
+            torch.cuda.current_stream().synchronize()  # pending kernels belong to what is saved
         self._thread.start()
 
     def wait_staged(self) -> None:
@@ -102,7 +102,7 @@ class RankSave:
         self._wait(self._staged)
 
     def wait_done(self) -> None:
-        """Until the save is over, well or badly; bounded once it was given up."""
+        """Wait until the save has succeeded or failed; bounded once it was given up."""
         self._wait(self._done)
 
     def _wait(self, event: threading.Event) -> None:
@@ -156,7 +156,7 @@ class RankSave:
         return local
 
     def _stage_early(self) -> None:
-        """If this rank's share is foreseeable, and there is memory for it already."""
+        """Stage early if this rank's share is known, and there is memory for it already."""
         share = self._staging.share_of(self._local)
         if not self._copy or self._exchange.broken or share is None:
             return
@@ -179,7 +179,7 @@ class RankSave:
         return self._writer.prepare_global_plan(shares)
 
     def _write(self, plan: SavePlan) -> list[WriteResult] | RankFailure:
-        """Stage and write this rank's share. What fails here is told to the others."""
+        """Stage and write this rank's share. The other ranks learn of a failure."""
         try:
             share = self._planner.finish_plan(plan)
             self._staging.remember_share(self._local, plan)
@@ -188,7 +188,7 @@ class RankSave:
             elif self._early.items != share.items:
                 raise SaveFailedError(
                     "another rank's state changed its shape since the last save, and with it the "
-                    "shares; the next save knows"
+                    "shares; the next save takes that into account"
                 )
             return self._writer.write_data(share, self._planner).wait()
         except Exception as error:

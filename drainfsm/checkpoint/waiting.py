@@ -8,7 +8,7 @@ from collections.abc import Callable
 from drainfsm.errors import DrainfsmError
 
 POLL_S = 0.02
-"""How often the main thread looks whether the save it waits for was given up."""
+"""How often the main thread checks whether the save it waits for was given up."""
 
 GIVE_UP_S = 2.0
 """How long a save that was given up may take to notice. Then it is left behind: its thread waits
@@ -24,5 +24,5 @@ def wait_while_wanted(event: threading.Event, given_up: Callable[[], bool]) -> b
 
 
 def reason_of(error: Exception) -> str:
-    """For a report. Our own errors explain themselves; others are named."""
+    """For a report. Our own errors explain themselves; others are given with their class."""
     return str(error) if isinstance(error, DrainfsmError) else f"{type(error).__name__}: {error}"

@@ -86,7 +86,7 @@ class NoticeReceived(Fact, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NoticeNoted(Fact, frozen=True, kw_only=True):
-    """A notice that drains nothing: it is advice, or an earlier attempt on this machine has left
+    """A notice that starts no drain: it is advice, or an earlier attempt on this machine has left
     for it."""
 
     notice: Notice

@@ -94,7 +94,7 @@ def _explain_event(event: e.Event, *, opened_unix_ms: int) -> Iterator[str]:
                 f"{event.effective_deadline_unix_ms - event.budget.now_unix_ms} ms."
             )
         case e.NoticeNoted(notice=notice):
-            yield f"Notice {notice.identity} was recorded, and drained nothing: {notice.detail}"
+            yield f"Notice {notice.identity} was recorded, and started no drain: {notice.detail}"
         case e.NoticeWithdrawn():
             identity = printable(f"{event.source}/{event.native_id}")
             yield f"Notice {identity} was withdrawn: {printable(event.reason)}"

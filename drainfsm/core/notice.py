@@ -126,7 +126,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The deadline follows from configuration, not from anything that the platform states."""
 
     advisory: Flag = UNSET
-    """It is recorded, and drains nothing."""
+    """It is recorded, and starts no drain."""
 
     evicted_by: str | UnsetType = UNSET
     """The job that takes the capacity, where whoever gives notice says so."""

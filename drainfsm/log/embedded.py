@@ -1,4 +1,4 @@
-"""A real nats-server beside the agent, for jobs that are given none.
+"""A real nats-server beside the agent, for jobs without one of their own.
 
 It listens on loopback only, asks for a token, syncs before it acknowledges, and dies with the
 process that started it. Its data directory may be used again after any kind of death.
@@ -193,7 +193,7 @@ class _Ports(msgspec.Struct, frozen=True):
 
 
 def _port(ports_file: Path) -> int:
-    """Raises: BrokerError: the file is no such one."""
+    """Raises: BrokerError: the file cannot be read as one."""
     ports = read_json(
         ports_file.read_bytes(), _Ports, lambda why: BrokerError(f"{ports_file}: {why}")
     )
@@ -270,7 +270,7 @@ def _await_port(data_dir: Path, process: _Process, *, give_up: float) -> int:
 
 
 def _complaint(data_dir: Path, pid: int) -> str:
-    """What this server wrote of errors."""
+    """The errors that this server logged."""
     told: list[str] = []
     for name in (LOG, STDERR):
         with contextlib.suppress(OSError):

@@ -49,7 +49,7 @@ def read_header(data: bytes) -> tuple[Header | None, int]:
     if not data.strip(b"\0"):
         return None, 0
     if data[: len(MAGIC)] != MAGIC[: len(data)]:
-        raise JournalCorruptError(f"no journal: it begins with {data[: len(MAGIC)]!r}")
+        raise JournalCorruptError(f"not a journal: it begins with {data[: len(MAGIC)]!r}")
     payload = _payload(data, len(MAGIC))
     if payload is None:
         if any_frame(data, len(MAGIC)) is not None:

@@ -83,7 +83,7 @@ class Connection:
         """Create the stream if it is not there; read back what it is. Returns warnings.
 
         Raises:
-            BrokerError: no JetStream, or the stream is no append-only log (names the fields).
+            BrokerError: no JetStream, or the stream is not an append-only log (names the fields).
         """
         reply = await self._stream_info()
         if reply.error is not None and reply.error.err_code == api.STREAM_NOT_FOUND:
@@ -197,7 +197,7 @@ class Connection:
         except BrokerError:
             if not kept:
                 raise
-        wire = await self._reader()  # the kept connection was dead: a new one tells
+        wire = await self._reader()  # the kept connection was dead: try a new one
         return await wire.get_batch(STREAM, query, timeout_s=READ_STALL_S)
 
     async def _reader(self) -> Wire:
@@ -231,7 +231,7 @@ class Connection:
     async def follow_messages(
         self, job_id: str = "", *, after_sequence: int = 0
     ) -> AsyncGenerator[BrokerMessage, None]:
-        """The same, undecoded, for whoever goes on behind a message that is no record.
+        """The same, undecoded, for readers that go on after a message that is not a record.
 
         Raises:
             BrokerError: the connection is closed for good.

@@ -1,4 +1,4 @@
-"""The journal of one attempt: what the log says before anybody else has heard it.
+"""The journal of one attempt: the log on this machine, before anybody else has seen it.
 
 A record is fact once ``append`` has returned: it is on disk. One file an attempt, one writer.
 """
@@ -47,7 +47,7 @@ def journals(state_dir: Path, job_id: str) -> dict[int, Path]:
 
 
 def prepare_directory(state_dir: Path, *, job_id: str) -> None:
-    """Make the directory of the job's journals, and find out whether they can be written there.
+    """Create the directory of the job's journals, and check that they can be written there.
 
     Raises:
         ConfigError: they cannot.
@@ -145,7 +145,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, *, job_id: str, epoch: int) -> Journal:
-        """Create the journal, or go on with it; a torn tail is cut off and counted.
+        """Create the journal, or continue it; a torn tail is cut off and counted.
 
         Raises:
             JournalLockedError: another process has it open.
@@ -230,7 +230,7 @@ class Journal:
                 )
 
     def write(self, data: bytes) -> None:
-        """Bytes behind those that are there, durable, all or none. ``append`` is made of it.
+        """Append bytes, durable, all or none. ``append`` is built on it.
 
         Raises:
             OSError: the disk refused; nothing was written.

@@ -1,4 +1,4 @@
-"""A connection to a NATS server that is looked for again, for ever, once it was there."""
+"""A connection to a NATS server. Once it was up, it is restored for ever."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Link:
             return read_json(
                 message.data,
                 answer,
-                lambda why: BrokerError(f"the answer to {subject} makes no sense: {why}"),
+                lambda why: BrokerError(f"the answer to {subject} cannot be read: {why}"),
             )
         except nats.errors.NoRespondersError as error:
             raise BrokerError(

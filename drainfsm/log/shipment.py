@@ -10,13 +10,13 @@ from drainfsm.errors import BrokerError, RecordUnreadableError, StaleWriterError
 from drainfsm.log.jetstream import Connection
 
 FRUITLESS_MAX = 3
-"""Refusals in a row after which the leader still tells the same: wait before the next one."""
+"""Refusals in a row, with the leader's answer unchanged, before waiting for the next try."""
 
 
 class Shipment:
-    """How many of the records the stream has, and behind which sequence the next one goes.
+    """How many of the records the stream has, and after which sequence the next one goes.
 
-    Nothing is believed but the stream itself: after every doubt its leader is asked.
+    Only the stream itself is believed: in any doubt its leader is asked.
     """
 
     def __init__(self, records: Sequence[Record], *, job_id: str, epoch: int) -> None:

@@ -41,7 +41,7 @@ class World:
 
 
 class Shipper:
-    """Never in the way: it waits for nobody but who calls ``flush`` or ``close``.
+    """Nobody waits for it except callers of ``flush`` and ``close``.
 
     One message a record, in the order of the journal, each exactly once over any number of
     restarts; journals of earlier attempts in the same state directory first. All calls belong to
@@ -59,8 +59,8 @@ class Shipper:
         sync_always: bool | None = None,
         world: World | None = None,
     ) -> None:
-        """``on_error`` hears every trouble once, until it is over. ``sync_always``: what is known
-        of the server (the embedded one: True), for a warning that tells what may be lost.
+        """``on_error`` hears of every trouble once, until it is over. ``sync_always``: what is
+        known of the server (the embedded one: True), for a warning about what may be lost.
         ``world``: the simulator has its own."""
         self._url = url
         self._state_dir = state_dir
@@ -110,7 +110,7 @@ class Shipper:
 
     @property
     def reachable(self) -> bool:
-        """The server has answered, and the connection to it stands as far as is known."""
+        """The server has answered, and the connection to it is up as far as is known."""
         connection = self._connection
         return self._ready and connection is not None and not connection.closed
 
@@ -151,7 +151,7 @@ class Shipper:
         """Everything that the stream lacks.
 
         Raises:
-            BrokerError: not now. What one attempt's record is refused for keeps no other waiting.
+            BrokerError: not now. A refused record of one attempt does not delay the others.
         """
         connection = await self._connected()
         await self._load_earlier()
@@ -165,7 +165,7 @@ class Shipper:
                     shipment.unload()
             except StaleWriterError:
                 self._tell(
-                    f"{shipment.subject} holds {shipment.conflict}: is another job of the name "
+                    f"{shipment.subject} holds {shipment.conflict}: is another job named "
                     f"{self._job_id!r} using this server? This attempt's log stays in its journal",
                     for_good=True,
                 )

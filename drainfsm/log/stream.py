@@ -1,4 +1,5 @@
-"""The one stream of all jobs' logs: what it must be, and how far a server's stream is from that."""
+"""The one stream of all jobs' logs: how it must be configured, and what is wrong with a
+server's."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def check(config: dict[str, Any], *, replicas: int) -> None:
         wrong.append(f"num_replicas is {config.get('num_replicas', 1)}, not {replicas}")
     if wrong:
         raise BrokerError(
-            f"stream {STREAM} is no append-only log: {'; '.join(wrong)}. Correct it with "
+            f"stream {STREAM} is not an append-only log: {'; '.join(wrong)}. Correct it with "
             f"`nats stream edit {STREAM}`, or use another account"
         )
 

@@ -21,7 +21,7 @@ from drainfsm.log.wire import BrokerMessage
 HEARTBEAT_S = 2
 SILENCE_S_MAX = 3 * HEARTBEAT_S
 INACTIVE_S = 30
-"""The server forgets a consumer whose reader is gone for so long."""
+"""The server forgets a consumer whose reader is gone for this long."""
 
 CLOSE_S = 1.0
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Call(Protocol):
 
 
 class Tail:
-    """One consumer. Whatever goes wrong, it is broken: make another behind the last message."""
+    """One consumer. Whatever goes wrong, it is broken: make another one after the last message."""
 
     def __init__(self, client: Client, subject: str, *, after_sequence: int) -> None:
         self._client = client
@@ -99,7 +99,7 @@ class Tail:
                     continue
                 place = message.metadata.sequence
             except (nats.errors.Error, *UNREADABLE) as error:
-                raise TailBrokenError(f"the server makes no sense: {error}") from error
+                raise TailBrokenError(f"the server sent an invalid message: {error}") from error
             self._received += 1
             if place.consumer != self._received:
                 raise TailBrokenError(f"message {self._received} was missed")

@@ -35,7 +35,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Info(msgspec.Struct, frozen=True):
-    """What of a server's greeting matters here."""
+    """The part of a server's greeting that matters here."""
 
     tls_required: bool = False
 
@@ -166,7 +166,7 @@ def _end_of_batch(header: bytes) -> int:
     """Pending count of a status message.
 
     Raises:
-        BrokerError: it reports an error in place of the end.
+        BrokerError: it reports an error instead of the end.
     """
     status, *lines = header.decode(errors="replace").split("\r\n")
     code = status[9:12]

@@ -46,10 +46,10 @@ def loop_ms() -> int:
 
 
 class RunningTime:
-    """Milliseconds in which this process ran, for whoever waits for others to say something: in a
-    pause of the whole machine, or of all processes of a job, the others were silent of necessity.
+    """Milliseconds in which this process ran, to time the silence of others: while the whole
+    machine, or every process of a job, was paused, they could not speak.
 
-    It has to be read at least every ``pause_ms``: what lies beyond between two readings is a pause.
+    Read it at least every ``pause_ms``: a longer gap between two readings counts as a pause.
     """
 
     def __init__(self, *, pause_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Everything that ``drainfsm run`` can be told. ``cli/settings.py`` fills it in."""
+"""Every setting of ``drainfsm run``. ``cli/settings.py`` fills it in."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ JOB_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """One token of a NATS subject, and one directory."""
 
 RANK_VARIABLES = frozenset({"DRAINFSM_SOCKET", "DRAINFSM_EPOCH", "DRAINFSM_SIGNALS"})
-"""Environment variables that an agent sets for its ranks: known names that are no options. Every
-one that the agent sets stands here, or a ``drainfsm`` command below it takes it for a typo."""
+"""Environment variables that an agent sets for its ranks: known names that are not options. Each
+one that the agent sets is listed, or a ``drainfsm`` command that the job runs would take it for a
+typo."""
 
 GRACE_S_MAX = 366 * 24 * 3_600
 NODES_MAX = 65_536
@@ -36,7 +37,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Root of the checkpoint store: a path, ``file://`` or an object store URL."""
 
     create_store: bool = False
-    """Make the store with all that is above it; else its parent must be there."""
+    """Create the store with its parents; otherwise its parent must exist."""
 
     command: tuple[str, ...]
     nats: str = ""
@@ -57,7 +58,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Notice sources besides signals and ``drainfsm notify``, by entry point name."""
 
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
-    """Signals that are taken as a notice; SIGHUP only where nobody (``nohup``) has it ignored."""
+    """Signals that are taken as a notice; SIGHUP only if it is not ignored (``nohup``)."""
 
     grace_s: float = 30.0
     """Deadline of a notice that states none, counted from its receipt."""
@@ -71,22 +72,22 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     heartbeat_s: float = 2.0
     silence_s: float = 20.0
-    """A node that says nothing for so long is lost."""
+    """A node that is silent for this long is lost."""
 
     leftover_s: float = 2.0
-    """For what the command has left running (an upload, say) when it ended by itself."""
+    """For processes that the command left running (an upload, say) when it ended by itself."""
 
     attach_s: float = 600.0
     """How long ranks may take to attach before the attempt reports them."""
 
     attempts_max: int = 5
-    """So many in a row may leave on one checkpoint; then the job is held. 0: any number."""
+    """This many in a row may leave on the same checkpoint; then the job is held. 0: no limit."""
 
     job_timeout_s: float = 0.0
-    """After so long an attempt drains itself; 0: never."""
+    """An attempt drains itself after this long; 0: never."""
 
     log_format: str = "text"
-    """Of what the agent says on stderr: ``text``, or ``json``, one object a line."""
+    """Format of the agent's messages on stderr: ``text``, or ``json``, one object a line."""
 
     metrics: str = ""
     """HOST:PORT where node 0 answers ``GET /metrics``; empty: nowhere."""
@@ -110,7 +111,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def check_job_name(job: str) -> None:
     """Raises: ConfigError: the name would not do as a NATS subject token and a directory."""
     if not JOB_NAME.fullmatch(job):
-        raise ConfigError(f"job: {job!r} is no job name; use 1 to 64 letters, digits, '_' and '-'")
+        raise ConfigError(
+            f"job: {job!r} is not a job name; use 1 to 64 letters, digits, '_' and '-'"
+        )
 
 
 def _problems(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -124,7 +127,7 @@ def _problems(config: RunConfig) -> Iterator[tuple[str, str]]:
     yield from _time_problems(config)
     for name in config.signals:
         if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
-            yield "signal", f"{name!r} is no signal that can be heard"
+            yield "signal", f"{name!r} is not a signal that can be caught"
     saving = config.checkpoint
     yield from _choice("accumulation", config.accumulation, tuple(Accumulation))
     yield from _choice("log_format", config.log_format, LOG_FORMATS)
@@ -135,7 +138,7 @@ def _problems(config: RunConfig) -> Iterator[tuple[str, str]]:
 
 def _choice(option: str, word: str, choices: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     if word not in choices:
-        yield option, f"'{word}' is none of {', '.join(choices)}"
+        yield option, f"'{word}' is not one of {', '.join(choices)}"
 
 
 def _node_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -172,7 +175,7 @@ def _time_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "job_timeout", f"{config.job_timeout_s:g} s is not in 0 s (never) to a year"
     for name, value in msgspec.structs.asdict(config.allowances).items():
         if value < 0 or (name == "store_bytes_per_s" and value == 0):
-            yield name, f"{value} is below what makes sense"
+            yield name, f"{value} is too small"
     if config.capacity.accelerators < 0:
         yield "accelerators", f"{config.capacity.accelerators} is negative; 0: count them"
     for name in ("every_steps", "every_s"):

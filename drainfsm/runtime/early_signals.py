@@ -1,6 +1,6 @@
-"""Signals that come before anybody can act on them: the agent's first second is spent on imports.
+"""Signals that come before the agent can act on them: its first second is spent on imports.
 
-Imports nothing of its own, and is the first act of the command.
+This module imports nothing of drainfsm, and runs first.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def _remember(number: int, frame: FrameType | None) -> None:
 
 
 def taken_over(names: Iterable[str]) -> list[tuple[str, int]]:
-    """Whoever calls has handlers for these names now: gives what came before, and when (UTC
-    milliseconds). Other signals do again what they did, also those that have come."""
+    """The caller has handlers for these names now. Returns those that came before, and when (UTC
+    milliseconds). Other signals get their former handlers back, and those that came are raised
+    again."""
     wanted = set(names)
     for name, before in _before.items():
         if name not in wanted:

@@ -1,4 +1,4 @@
-"""Signs of life of an attempt, for whoever has to tell a silent one from a busy one.
+"""Signs of life of an attempt, to tell a silent one from a busy one.
 
 The agent of node 0 touches its ``run.json`` with every heartbeat. Readers compare what they saw
 before with what they see now, so that no two clocks are ever compared.
@@ -38,7 +38,7 @@ def sign_of_life(state_dir: Path, *, job: str) -> Sign | None:
 
 
 def give_sign(state_dir: Path, *, job: str, epoch: int) -> None:
-    """An attempt that a newer one has taken over from gives none in its place."""
+    """Does nothing for an attempt that a newer one has replaced."""
     info = read_run_info(state_dir, job)
     if info is not None and info.epoch == epoch:
         os.utime(run_info_path(state_dir, job))
@@ -51,13 +51,13 @@ async def live(state_dir: Path, *, job: str, epoch: int, heartbeat_s: float) -> 
         try:
             await in_thread("liveness", lambda: give_sign(state_dir, job=job, epoch=epoch))
         except OSError:
-            continue  # the next one may work; who watches calls the attempt silent meanwhile
+            continue  # the next one may work; watchers see a silent attempt until then
 
 
 async def silence(
     look: Callable[[], Sign | None], *, since: Sign | None, silence_s: float, needs_sign: bool
 ) -> None:
-    """Returns once nothing has changed for so long. ``needs_sign``: only after a first change
+    """Returns once nothing has changed for this long. ``needs_sign``: only after a first change
     from ``since``, as a start may wait for a slow store."""
     time = RunningTime(pause_ms=round(silence_s * 250))
     seen, changed_ms = since, time.now_ms()

@@ -22,16 +22,16 @@ from datetime import UTC, datetime
 from drainfsm.core.text import printable
 
 LINES_MAX = 2_000
-"""That wait to be written; more are dropped, and counted."""
+"""Lines that wait to be written; more are dropped, and counted."""
 
 CHARS_MAX = 4_000
-"""Of one line."""
+"""Length of one line."""
 
 CONTINUED_MAX = 100
 """Lines of one message: a traceback has several."""
 
 FLUSH_S = 0.2
-"""At the end of the process, for what waits: a reader that reads has it long before."""
+"""For lines that still wait when the process ends; a reader that keeps up needs far less."""
 
 STDERR = 2
 
@@ -62,7 +62,7 @@ class Printer:
             self._dropped_count += 1
 
     def close(self, *, timeout_s: float = FLUSH_S) -> None:
-        """Wait a moment for what was said to be written."""
+        """Wait a moment for what was logged to be written."""
         if self._thread is None or self._pid != os.getpid():
             return
         with contextlib.suppress(queue.Full):
@@ -176,9 +176,10 @@ def printed_logs(
     prefix: str = "drainfsm",
     fields: Mapping[str, object] | None = None,
 ) -> Iterator[Printer]:
-    """While inside, this process prints what is logged: all of drainfsm, of others what is wrong.
+    """While inside, this process prints what is logged: all of drainfsm's messages, and warnings of
+    others.
 
-    ``fields``: what every JSON object says besides, as it stands when the object is made.
+    ``fields``: added to every JSON object, as they are when it is made.
     """
     printer = Printer()
     handler = PrintingHandler(printer)
@@ -206,7 +207,7 @@ def repair_standard_streams() -> None:
 
 
 class _Unheard(PrintingHandler):
-    """Prints only while nobody else has said what becomes of log messages."""
+    """Prints only while nobody else has set up logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         others = [one for one in logging.getLogger("drainfsm").handlers if one is not self]
@@ -230,7 +231,7 @@ def print_unheard() -> None:
 
 
 def say_last(log: logging.Logger, text: str) -> None:
-    """A warning just before the process ends without ceremony: it ends all the same."""
+    """A warning just before the process ends abruptly; a failure here does not stop that."""
 
     def say() -> None:
         log.warning(text)

@@ -115,7 +115,7 @@ def control_link(socket: Path, state_dir: Path, *, job: str, node_rank: int) -> 
 
 
 def control_links(state_dir: Path, *, job: str) -> list[Path]:
-    """Of every agent of the job on this machine, by node rank."""
+    """Sockets of every agent of the job on this machine, by node rank."""
     found = socket_dir().glob(f"{_key(state_dir, job)}-*.ctl")
     return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))
 

@@ -13,10 +13,10 @@ from drainfsm.runtime.liveness import Sign, silence
 from drainfsm.runtime.processes.exit_codes import describe_exit, shell_code
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""What an agent takes as a notice. The capacity that goes is ours too: no restart after it."""
+"""Signals that an agent takes as a notice. The capacity is ours too: no restart after one."""
 
 KILL_WAIT_S = 10.0
-"""For a killed agent to be gone. The next attempt fences it, whether or not it is."""
+"""For a killed agent to be gone. The next attempt fences it in any case."""
 
 
 class Next(NamedTuple):

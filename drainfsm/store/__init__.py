@@ -4,7 +4,7 @@
 <root>/commits/00000042.json           claims and commits, one total order
 <root>/marks/00000042-…                that the slot was written, and its digest
 <root>/store.json                      which store it is
-<root>/requeue/000007.json             what the attempt after epoch 7 must consume
+<root>/requeue/000007.json             what the attempt after epoch 7 must restore
 <root>/drills/…                        whether a generation could be read back, and when
 """
 
@@ -27,7 +27,7 @@ def open_store(url: str) -> ObjectStore:
     """The store at a path, a ``file://`` URL or an object store's URL. Touches nothing yet.
 
     Raises:
-        ConfigError: the URL names no kind of store known here.
+        ConfigError: the URL is not of a known kind of store.
     """
     scheme, separator, _ = url.partition("://")
     if not separator:

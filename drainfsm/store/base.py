@@ -29,10 +29,10 @@ class ObjectStore(Protocol):
     """Canonical; names the store in events."""
 
     def create(self, *, parents: bool = False) -> None:
-        """Make the root where there is none: nothing else does. ``parents``: and what is above it.
+        """Create the root if there is none; nothing else does. ``parents``: its parents, too.
 
         Raises:
-            ConfigError: there is nothing above it, or something else is in its place.
+            ConfigError: its parent does not exist, or something else is in its place.
         """
 
     def put_if_absent(self, name: str, data: bytes) -> None:
@@ -60,7 +60,7 @@ class ObjectStore(Protocol):
         than ``list``: no sizes, no descent."""
 
     def delete(self, name: str) -> None:
-        """Remove the object; nothing happens where there is none."""
+        """Remove the object; does nothing if there is none."""
 
     def delete_tree(self, prefix: str) -> None:
         """Remove everything below the prefix, which must not be empty."""

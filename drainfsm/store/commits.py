@@ -39,7 +39,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """Of the newest claim; 0: the job was never claimed."""
 
     commit: Commit | None
-    """The newest commit, which may stand before the newest claim."""
+    """The newest commit, which may precede the newest claim."""
 
     last: Slot | None
 
@@ -74,7 +74,7 @@ class CommitLog:
 
         Raises:
             StoreUnreachableError: another one, or nothing, is in its place. It may come back.
-            OtherJobsStoreError: the one of another job is.
+            OtherJobsStoreError: it is another job's.
         """
         self._reader.check_store()
 
@@ -103,8 +103,8 @@ class CommitLog:
         now_unix_ms: int,
         admit: Callable[[Head], None] = lambda head: None,
     ) -> Claimed:
-        """Take the job: from here on older epochs are fenced. ``admit`` sees the log as it is
-        before, and raises where nothing may be claimed behind it.
+        """Take the job: from here on older epochs are fenced. ``admit`` sees the log as it was
+        before, and raises if it must not be claimed.
 
         Raises:
             CommitLogError: the log is damaged, of another job, or too many rivals claim.
@@ -180,7 +180,7 @@ class CommitLog:
             met = met or commit.generation_id == generation_id
 
     def find(self, generation_id: str) -> tuple[int, Commit] | None:
-        """The commit of that generation, looked for from the newest slot backwards."""
+        """The commit of that generation, searched from the newest slot backwards."""
         for number, commit in self._newest_first():
             if commit.generation_id == generation_id:
                 return number, commit

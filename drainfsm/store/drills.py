@@ -1,7 +1,7 @@
 """Drills on record: that a committed generation could be read back, or could not, and when.
 
-A drill runs outside every attempt, anywhere, so it has no log to write to: one writer a log is a
-rule. Each leaves one object of its own, which holds a record that ``replay --file`` reads too.
+A drill runs outside every attempt, anywhere, so it has no log to write to: a log has one writer.
+Each leaves an object of its own, which holds a record that ``replay --file`` reads too.
 """
 
 from __future__ import annotations

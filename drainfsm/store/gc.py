@@ -1,4 +1,4 @@
-"""Clean-up: what the store holds, and the removal of what ``store/retention.py`` lets go.
+"""Clean-up: what the store holds, and the removal of what ``store/retention.py`` releases.
 
 A committed generation leaves a tombstone, ``pruned.json``, in its place: its commit slot stays, as
 the order of the commit log must stay whole, and a restore that asks for it is told so.
@@ -71,13 +71,13 @@ def survey(store: ObjectStore, *, job_id: str) -> Holding:
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     error: str = ""
-    """Not empty: it could not be removed, or not to the end; the next run goes on with it."""
+    """Not empty: it could not be removed, or not completely; the next run goes on with it."""
 
 
 def remove(
     store: ObjectStore, verdicts: Iterable[Verdict], *, now_unix_ms: Callable[[], int]
 ) -> Iterator[Removed]:
-    """Remove what the verdicts let go, one by one. One that fails does not stop the others."""
+    """Remove what the verdicts release, one by one. One that fails does not stop the others."""
     for verdict in verdicts:
         if not verdict.removes:
             continue

@@ -1,4 +1,4 @@
-"""Generations in the store: their manifests, and whether their files are what these say."""
+"""Generations in the store: their manifests, and whether their files match."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drainfsm.store.settling import put_settled
 
 MANIFEST = "manifest.json"
 PRUNED = "pruned.json"
-"""In the place of a committed generation that the retention policy let go."""
+"""Stands in the place of a committed generation that the retention policy removed."""
 
 
 def generation_prefix(generation_id: str) -> str:
@@ -41,7 +41,7 @@ def read_manifest(store: ObjectStore, *, generation_id: str, digest: str) -> Man
     """The manifest with that digest.
 
     Raises:
-        GenerationPrunedError: the retention policy let it go.
+        GenerationPrunedError: the retention policy removed it.
         ManifestMismatchError: missing, garbled, of an unknown format, or not with that digest.
     """
     name = generation_prefix(generation_id) + MANIFEST
@@ -62,7 +62,7 @@ def read_manifest(store: ObjectStore, *, generation_id: str, digest: str) -> Man
 
 
 def is_pruned(store: ObjectStore, generation_id: str) -> bool:
-    """Whether the retention policy let the generation go."""
+    """Whether the retention policy removed the generation."""
     return store.get(generation_prefix(generation_id) + PRUNED) is not None
 
 

@@ -1,4 +1,4 @@
-"""Reads a commit log, and sees whether it is the one that was written.
+"""Reads a commit log, and checks that it is the one that was written.
 
 The first look reads the newest slots, each against the one before it; later ones read what is new,
 and that what was newest is still there. Nothing here writes.
@@ -33,8 +33,8 @@ READ_PAUSE_S = 0.1
 listing that lacks the newest slot: a client of NFS may have an old one."""
 
 CHECKED_SLOTS = 256
-"""Newest slots that the first look reads. Of older ones it sees that they are there; they are
-checked when somebody needs them."""
+"""Newest slots that the first look reads. Of older ones it checks only that they exist; they are
+read when somebody needs them."""
 
 READ_AHEAD = 100
 
@@ -71,8 +71,8 @@ class LogReader:
         """This is the store that was looked at first.
 
         Raises:
-            StoreUnreachableError: another one, or nothing, is in its place. It may come back.
-            OtherJobsStoreError: the one of another job is.
+            StoreUnreachableError: another one, or nothing, is in its place; it may come back.
+            OtherJobsStoreError: it is another job's.
         """
         found = read_identity(self._store, job_id=self._job_id)
         if self.identity is not None and found != self.identity:

@@ -1,4 +1,5 @@
-"""That slots were written: one small object for each, so that a log that lost its end is seen.
+"""Proof that slots were written: one small object for each, so that a log that lost its end is
+noticed.
 
 ``marks/00000042-<hex>``: slot 42 was written, and this is its digest. Slots never change, so a mark
 is true for ever, however late it is written; a slot whose writer died at once has none.
@@ -31,7 +32,7 @@ def read_marks(store: ObjectStore, *, from_slot: int) -> list[Mark]:
 
 
 def write_mark(store: ObjectStore, mark: Mark) -> None:
-    """What it says is so whether or not this is written."""
+    """It only records what is true already."""
     name = f"{MARKS}{mark.slot:08d}-{mark.digest.removeprefix('sha256:')}"
     with contextlib.suppress(SlotTakenError, StoreUnreachableError):
         store.put_if_absent(name, b"")

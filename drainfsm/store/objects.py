@@ -63,14 +63,14 @@ class ObjectsStore:
 
     def __init__(self, url: str) -> None:
         """Raises:
-        ConfigError: the URL or the environment makes no sense to the client.
+        ConfigError: the client rejects the URL or the environment.
         """
         self.url = url.rstrip("/")
         self._control = _client(self.url, CONTROL_ANSWER_S, CONTROL_RETRY_S)
         self._data = _client(self.url, DATA_ANSWER_S, DATA_RETRY_S)
 
     def create(self, *, parents: bool = False) -> None:
-        """Buckets are made by their owner, and a prefix needs no making."""
+        """Buckets are created by their owner, and a prefix needs no creation."""
 
     def put_if_absent(self, name: str, data: bytes) -> None:
         check_name(name)

@@ -15,11 +15,11 @@ from drainfsm.store.settling import put_settled
 from drainfsm.store.slots import PREFIX
 
 PROBE = "probe-"
-"""Beside the slots, and not taken for one: what is tried is where the log will be."""
+"""Beside the slots, and not taken for one: the probe runs where the log will be."""
 
 
 def check_promises(store: ObjectStore, *, name: str, pause: Callable[[float], None]) -> None:
-    """Put-if-absent, reading what was written, and listing it. ``name`` must be unique.
+    """Checks put-if-absent, reading what was written, and listing it. ``name`` must be unique.
 
     Raises:
         ConfigError: the store does not keep one of them; says which.

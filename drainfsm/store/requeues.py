@@ -1,4 +1,4 @@
-"""Requeue records in the store: what the next attempt must consume, exactly."""
+"""Requeue records in the store: what the next attempt must restore, exactly."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def read_requeue(store: ObjectStore, *, epoch: int) -> RequeueRecord | None:
 def check_restorable(
     store: ObjectStore, log: CommitLog, head: Head, *, damaged_layout: dict[str, int] | None = None
 ) -> None:
-    """What the next attempt would consume is there. Called before it claims: what it refuses, a
-    later start refuses again.
+    """Check that what the next attempt would restore is there. Called before it claims, so that a
+    refusal costs no claim.
 
     Raises:
         CommitLogError: a requeue record is of an attempt that no slot claims, or garbled.
@@ -107,7 +107,7 @@ def restore_for(
     capacity: Capacity | None = None,
     damaged_layout: dict[str, int] | None = None,
 ) -> RequeueRecord | None:
-    """What the attempt that has just claimed must consume; None for a fresh job.
+    """What the attempt that has just claimed must restore; None for a fresh job.
 
     An attempt that left no record was lost: its record is derived from the newest commit, and
     written in its place. Its capacity is what an earlier record says, else ``capacity``, else
@@ -191,7 +191,7 @@ def _check_committed(log: CommitLog, record: RequeueRecord) -> None:
     if record.store_id and record.store_id != log.store_id:
         raise RestoreRefusedError(
             f"the requeue record of epoch {record.epoch} is of store {record.store_id}, and this "
-            f"one is {log.store_id or 'none that is known'}"
+            f"one is {log.store_id or 'an unknown one'}"
         )
     if record.generation_id is None:
         return

@@ -4,11 +4,11 @@ Why a removal is safe, whenever it is carried out, however late:
 
 * An uncommitted generation goes only if its epoch is older than a claim. Once epoch n + 1 has a
   slot nothing of epoch n can ever be committed (``store/commits.py``), so nobody will need it.
-* A committed one goes only if no restart can ask for it. A restart consumes the requeue record of
-  the attempt before it, or derives one from the newest commit. A record names what its attempt
-  committed last, as far as that attempt knows, or what it restored. So everything that records
-  name or may still name is kept; what is not among it now never comes back into it, as records
-  move only forwards.
+* A committed one goes only if no restart can ask for it. A restart restores from the requeue record
+of the attempt before it, or derives one from the newest commit. A record names what its attempt
+committed last, as far as that attempt knows, or what it restored. So everything that records name
+or may still name is kept; what is not among it now never comes back into it, as records move only
+forwards.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from drainfsm.core.manifest import Commit
 from drainfsm.core.requeue import RequeueRecord
 
 UNSETTLED_COMMITS = 3
-"""Newest commits that an attempt without a requeue record may still name in it. It names the
-newest one that it knows of: for an older one it must have lost the answers of so many publishes in
-a row, and each of them is asked for again until it is settled."""
+"""Newest commits that an attempt without a requeue record may still name in it. It names the newest
+one that it knows of. To name an older one it must have lost the answers to this many publishes in a
+row, and each is retried until it is settled."""
 
 _EPOCH = re.compile(r"e(\d{6,})-s\d+-[a-z0-9]+")
 
@@ -34,7 +34,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     keep_last: int | None = None
     keep_every: int | None = None
-    """Every so many-th commit, counted from the first in the commit log, for ever."""
+    """Every n-th commit, counted from the first in the commit log, for ever."""
 
     @property
     def prunes(self) -> bool:

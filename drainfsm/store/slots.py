@@ -1,8 +1,9 @@
 """Slots of a commit log as they are stored: their names, and what ties each to its place.
 
 A slot names its place, the digest of the slot before it and the store, and is sealed with a digest
-of its own. So a slot that was lost, copied, reordered or changed is seen when it or its successor
-is read. Slots of format version 1 have no such link: they can only stand before all that do.
+of its own. So a slot that was lost, copied, reordered or changed is noticed when it or its
+successor is read. Slots of format version 1 have no such link: they can only stand before all that
+do.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def slot_name(number: int) -> str:
 
 
 def slot_numbers(names: Iterable[str]) -> list[int]:
-    """The slots among the names, ascending; other files (``.nfs…``, say) are none."""
+    """The slots among the names, ascending; other files (``.nfs…``, say) are not slots."""
     return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
 
@@ -88,7 +89,7 @@ def open_slot(data: bytes, number: int) -> Placed:
     """What is stored in that place.
 
     Raises:
-        FormatUnknownError: of a format version not known here.
+        FormatUnknownError: its format version is not known here.
         ManifestMismatchError: garbled, or written for another place.
     """
     what = f"slot {PREFIX}{slot_name(number)}"
@@ -102,7 +103,7 @@ def open_slot(data: bytes, number: int) -> Placed:
     if link is not None:
         unsealed = data.replace(link.seal.encode(), b"", 1) if link.seal else data
         if hashlib.sha256(unsealed).hexdigest() != link.seal:
-            raise ManifestMismatchError(f"{what} is garbled: its seal is not of what it says")
+            raise ManifestMismatchError(f"{what} is garbled: its seal does not match its content")
         if link.slot != number:
             raise ManifestMismatchError(f"{what} was written for place {link.slot}")
     bare = replace(slot, format_version=FORMAT_VERSION, link=None)
@@ -110,7 +111,7 @@ def open_slot(data: bytes, number: int) -> Placed:
 
 
 def check_follows(placed: Placed, behind: Placed | None) -> None:
-    """``placed`` was written behind that slot, and could be.
+    """Check that ``placed`` was written after that slot, and may follow it.
 
     Raises:
         CommitLogError: it was not, or the epochs do not follow.
@@ -120,7 +121,7 @@ def check_follows(placed: Placed, behind: Placed | None) -> None:
         raise CommitLogError(f"{what} has no link, though the slots before it have")
     if link is not None and link.before != ("" if behind is None else behind.digest):
         raise CommitLogError(
-            f"{what} was not written behind the slot that is before it now: one of them, or what "
+            f"{what} was not written after the slot that is before it now: one of them, or what "
             "was between them, is not what it was"
         )
     epoch = 0 if behind is None else behind.slot.epoch

@@ -23,7 +23,7 @@ handed over and one that is being filled: 96 MiB."""
 
 BLOCK_BYTES = 4 << 20
 BLOCKS_KEPT = 4
-"""A reader keeps this many blocks, 16 MiB; longer reads go past them."""
+"""A reader keeps this many blocks, 16 MiB; longer reads bypass them."""
 
 _END = b""
 

@@ -156,7 +156,7 @@ def _counters(jobs: Iterable[JobProjection]) -> Iterator[Metric]:
     notices = counter("notices", "Notices that were accepted.", "notice_class", "cause")
     drains = counter("drains", "Drains that are over.", "cause", "outcome")
     commits = counter("commits", "Generations that were committed.", "kind")
-    failures = counter("save_failures", "Saves that came to nothing.", "kind")
+    failures = counter("save_failures", "Failed saves.", "kind")
     unknown = counter("source_unknown", "How often a source could not tell.", "source")
     for job in jobs:
         name, measures = job.job_id, job.measures

@@ -317,7 +317,7 @@ def test_a_rank_that_hangs_is_waited_for_a_bounded_time(faults: Path) -> None:
         assert [report.rank for report in failed] == [0, 1]
     first, later = (r.reason for r in reports if r.kind == "failed" and r.rank == 0)
     assert "lost touch with another rank" in first
-    assert "the ranks can agree no more" in later
+    assert "the ranks can no longer agree" in later
     assert [len(result["seen"]) for result in results(faults / "hung")] == [4, 4]
 
 

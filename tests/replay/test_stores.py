@@ -93,7 +93,7 @@ def test_once_it_was_gone_on_with_what_is_lost_or_changed_is_seen(
     whole = slot(store, SLOTS).read_bytes()
     slot(store, SLOTS).write_bytes(whole.replace(b'"step": 59', b'"step": 58'))
     for number in range(2):
-        with pytest.raises(CommitLogError, match=r"00000012\.json was not written behind"):
+        with pytest.raises(CommitLogError, match=r"00000012\.json was not written after"):
             claimed(store, tmp_path / f"other{number}")
     slot(store, SLOTS).write_bytes(whole)
     slot(store, SLOTS + 1).unlink()

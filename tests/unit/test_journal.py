@@ -266,9 +266,9 @@ def test_readers_of_a_growing_journal_always_see_a_prefix(path: Path) -> None:
 def test_a_file_that_is_no_journal_is_refused_and_left_alone(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
-    with pytest.raises(JournalCorruptError, match=r"000001\.journal: no journal"):
+    with pytest.raises(JournalCorruptError, match=r"000001\.journal: not a journal"):
         opened(path)
-    with pytest.raises(JournalCorruptError, match="no journal"):
+    with pytest.raises(JournalCorruptError, match="not a journal"):
         list(read_journal(path))
     assert path.read_bytes() == data
 

@@ -92,7 +92,7 @@ def test_ranks_that_are_started_again_go_on_from_what_the_attempt_committed_last
 def test_ranks_that_went_back_behind_a_damaged_generation_may_save_again(attempt: Attempt) -> None:
     attempt.commit(9)
     attempt.publisher.begin_again()
-    with pytest.raises(SaveFailedError, match="step 9 is what there was to restore"):
+    with pytest.raises(SaveFailedError, match="step 9 was there to restore"):
         attempt.commit(7, saver="p1")
     attempt.publisher.restored(4)
     attempt.commit(7, saver="p2")

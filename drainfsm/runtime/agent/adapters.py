@@ -41,10 +41,10 @@ RESTART_S = 1.0
 
 RESTART_S_MAX = 30.0
 SETTLED_MS = 60_000
-"""A source that was watched for so long had no fault at its start."""
+"""A source that was watched for this long did not fail at its start."""
 
 REMEMBER_MS = 1_000
-"""For the state directory to take what the job leaves for."""
+"""For the state directory to store what the job leaves for."""
 
 INTERPRET_MS = 1_000
 """What the handler's allowance is for: until then a signal's deadline is the job's grace."""
@@ -62,7 +62,7 @@ class Sink:
     """A ``NoticeSink``: hands on what is new, once."""
 
     def __init__(self, listener: NoticeListener, *, judged: Callable[[Notice], Notice]) -> None:
-        """``judged``: makes advice of what an earlier attempt has left for."""
+        """``judged``: turns a notice that an earlier attempt has left for into advice."""
         self._listener = listener
         self._judged = judged
         self._present: dict[str, Notice] = {}
@@ -123,7 +123,7 @@ class RunningAdapters:
             ConfigError: an adapter is not installed, or refuses its options.
         """
         self._epoch = 0
-        """Not claimed yet: a claim would come too early for whatever is found wrong here."""
+        """0: not claimed yet. What is found wrong here must be found before the claim."""
 
         self._shown = Standing(epoch=0, phase="idle")
         self._config = config
@@ -199,7 +199,8 @@ class RunningAdapters:
         return CordonOutcome.SUCCESS, detail
 
     async def interpret(self, notice: Notice) -> Notice | None:
-        """A signal's notice, with what a source makes of it. None: that source has said it all."""
+        """A signal's notice, as a source explains it. None: the source gives a notice of its
+        own."""
         for name in self._config.source:
             adapter = self._adapters[name]
             if not isinstance(adapter, Interpreter):
@@ -237,7 +238,7 @@ class RunningAdapters:
             if isinstance(adapter, Showing):
                 try:
                     adapter.show(self._shown)
-                except Exception as error:  # a decision is never held up by who shows it
+                except Exception as error:  # showing a decision never holds it up
                     self._warn(f"{name}: {type(error).__name__}: {error}")
 
     async def stay(self) -> None:
@@ -270,9 +271,7 @@ class RunningAdapters:
             async with asyncio.timeout(min(REMEMBER_MS, departure.timeout_ms // 4) / 1_000):
                 await in_thread("left-for", lambda: memory.add(heard))
         except (OSError, TimeoutError) as error:
-            self._warn(
-                f"what this attempt leaves for is not remembered here: {error or 'too slow'}"
-            )
+            self._warn(f"cannot remember what this attempt leaves for: {error or 'too slow'}")
 
     async def _left(self, name: str, adapter: Requeuer, departure: Departure) -> None:
         try:

@@ -37,7 +37,7 @@ from drainfsm.runtime.threads import Tasks
 from drainfsm.runtime.wire import node_messages as n
 
 START_AGAIN_MS = 30_000
-"""For adapters to have a job started again of which nothing could be started."""
+"""For adapters to get a job started again that could not be started here."""
 
 log = logging.getLogger("drainfsm.agent")
 
@@ -49,7 +49,7 @@ async def run_agent(config: RunConfig, *, log_fields: dict[str, object] | None =
 
     Raises:
         ConfigError: something cannot work as configured.
-        StoreError, CheckpointError: the attempt could not be claimed, or not be restored.
+        StoreError, CheckpointError: the attempt could not be claimed or restored.
         StartRefusedError: node 0 could not start it.
         AuthenticationError, NodeRankTakenError, CoordinatorLostError: this node was not let in.
     """
@@ -98,7 +98,7 @@ class Agent:
         """Ids of child processes that are not the job's."""
 
         self._adapters: RunningAdapters | None = None
-        """Of an agent that has found nothing wrong so far."""
+        """None until the checks before the start have passed."""
 
         self._done_by_unix_ms = 0
         """When the job has left: the end of what is left of the exit margin."""
@@ -132,7 +132,7 @@ class Agent:
             await self._ask_for_another_start()
             return exit_code
         if link is None:
-            self._warn("a notice came, and its time is up before the job could start")
+            self._warn("a notice's time was up before the job could start")
             await self._ask_for_another_start()
             return EX_TEMPFAIL
         try:

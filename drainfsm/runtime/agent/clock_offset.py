@@ -7,8 +7,8 @@ from collections import deque
 from drainfsm.runtime.clock import Clock
 
 HEARD_MAX = 32
-"""The least of so many says how far: all of them were under way for a while, one but briefly. Not
-of all ever heard, since clocks drift."""
+"""The smallest of this many counts: each message was under way for a while, the fastest only
+briefly. Older ones are dropped, since clocks drift."""
 
 
 class Offset:
@@ -22,8 +22,8 @@ class Offset:
 
     @property
     def ahead_ms(self) -> int:
-        """Negative: behind. Too much by as long as the message was under way, never too little, so
-        that nothing is cut short."""
+        """Negative: behind. Too large by the time that the message took, never too small, so that
+        nothing is cut short."""
         return min(self._heard, default=0)
 
     def here(self, coordinator_unix_ms: int) -> int:

@@ -127,7 +127,7 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
     Raises:
         AuthenticationError: the coordinator has another job token.
         NodeRankTakenError: another agent has this node rank, still after ``attach_s``.
-        ProtocolError: what answers there is no coordinator of this job and version.
+        ProtocolError: what answers there is not a coordinator of this job and version.
         StartRefusedError: node 0 cannot start the attempt.
         CoordinatorLostError: nothing answered for ``attach_s``.
     """

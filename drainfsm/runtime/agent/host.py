@@ -68,7 +68,7 @@ class Host:
 
         ``check``: what else can be known to be wrong; returns who says what a bare signal means.
         ``show``: shows how the job stands, after every decision.
-        Of a start that comes to nothing the other nodes are told.
+        If the start fails, the other nodes are told.
 
         Raises:
             ConfigError: by ``check``; nothing was claimed.

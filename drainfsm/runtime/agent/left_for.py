@@ -1,4 +1,4 @@
-"""What earlier attempts of the job have left for on this machine. A platform goes on saying it, and
+"""What earlier attempts of the job have left for on this machine. A platform keeps stating it, and
 without a memory every new attempt would leave for it again.
 """
 
@@ -24,7 +24,7 @@ REMEMBERED_MAX = 64
 """Notices of one node; the oldest are forgotten."""
 
 MOVED_MS = 1_000
-"""Platforms state whole seconds: less is no other deadline."""
+"""Platforms state whole seconds: a smaller difference is not another deadline."""
 
 STALE_MS = 300_000
 _REVISION = re.compile(r"~\d+$")
@@ -45,7 +45,7 @@ class LeftFor:
         self._name = f"{_boot()}-{node_rank}.json"
 
     def read(self) -> Deadlines:
-        """What cannot be read is not remembered: one short attempt more is all that it costs."""
+        """What cannot be read is not remembered, which costs no more than one short attempt."""
         found: Deadlines = {}
         for path in sorted(self._directory.glob(f"{_boot()}-*.json")):
             found |= _read(path)
@@ -71,11 +71,11 @@ class LeftFor:
 
 
 def judged(notice: Notice, left_for: Mapping[str, int | None], *, now_unix_ms: int) -> Notice:
-    """The notice; ``advisory`` where it is no news.
+    """The notice; ``advisory`` if it is not news.
 
-    HARD: the machine really goes, as long as the instant lies ahead. One that had passed for long
-    when its source was first read has not come true. SOFT: another instant is news, and so is what
-    came while the source was watched.
+    HARD: the machine really goes, as long as the instant lies ahead. One that was long past when
+    its source was first read has not come true. SOFT: another instant is news, and so is what came
+    while the source was watched.
     """
     deadline, identity = notice.deadline_unix_ms, remembered_as(notice)
     stated = None if notice.assumed else deadline
@@ -95,7 +95,7 @@ def judged(notice: Notice, left_for: Mapping[str, int | None], *, now_unix_ms: i
             return notice
     elif before is None or abs(stated - before) > MOVED_MS:
         return notice
-    return _advice(notice, "an attempt before this one has left this machine for it already")
+    return _advice(notice, "an earlier attempt has left this machine for it already")
 
 
 def remembered_as(notice: Notice) -> str:
@@ -104,7 +104,8 @@ def remembered_as(notice: Notice) -> str:
 
 
 def remembered_deadline(notice: Notice) -> int | None:
-    """Of a SOFT one, only what the platform stated: what was assumed is another at every try."""
+    """Of a SOFT one, only what the platform stated: an assumed deadline differs in every
+    attempt."""
     return None if notice.revocable and notice.assumed else notice.deadline_unix_ms
 
 
@@ -120,7 +121,8 @@ def _read(path: Path) -> Deadlines:
 
 
 def _boot() -> str:
-    """Since when the machine runs: one that was replaced or started anew has left for nothing."""
+    """Names this boot of the machine: one that was replaced or rebooted has left for nothing
+    yet."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:

@@ -44,7 +44,8 @@ class LocalRank:
 
 
 class LocalRanks:
-    """Takes messages of ranks and orders of the coordinator; gives ``report`` what a node says."""
+    """Takes messages of ranks and orders of the coordinator; passes the node's messages to
+    ``report``."""
 
     def __init__(self, *, node: int, node_count: int, report: Callable[[n.FromNode], None]) -> None:
         self.node = node
@@ -58,13 +59,13 @@ class LocalRanks:
         """Of the node; None: no rank has attached yet."""
 
         self._sized: set[int] = set()
-        """Ranks that have said their size since it was last reported."""
+        """Ranks that have declared their size since it was last reported."""
 
         self._step_ms = 0
         """As it was reported."""
 
         self.attached_all = False
-        """Every rank of the node has been here."""
+        """Every rank of the node has attached."""
 
         self._unclosed: set[int] = set()
         """Ranks that have ended without closing their session."""
@@ -99,7 +100,7 @@ class LocalRanks:
         """Takes the rank in. ``restart``: what the coordinator told the ranks that begin with it.
 
         Raises:
-            ValueError: it does not fit to the ranks that are here; the text goes to the rank.
+            ValueError: it does not match the ranks that are attached; the text goes to the rank.
         """
         world_size = attach.world_size or self._node_count
         rank = self.node if attach.rank is None else attach.rank
@@ -138,7 +139,7 @@ class LocalRanks:
         return self._world_size
 
     def attached(self, rank: int) -> None:
-        """The rank has its answer: bring it to what the others were told."""
+        """The rank has its answer: send it what the others got."""
         local = self._ranks[rank]
         if self._complete:
             self.attached_all = True
@@ -236,7 +237,7 @@ class LocalRanks:
             self._report(n.NodeQuiesced(ranks=self.ranks, step=step))
 
     def _check_sizes(self) -> None:
-        """One report a node and save: once every rank has said its size (again)."""
+        """One report a node and save: once every rank has declared its size (again)."""
         if self._complete and self._sized >= self._ranks.keys():
             self._sized.clear()
             self._report_formed()

@@ -27,10 +27,10 @@ class LocalSaves:
         """Failed, given up or forgotten: nothing is reported of them any more."""
 
         self._durable: set[str] = set()
-        """Reported durable; a rank may still find that they came to nothing."""
+        """Reported durable; a rank may still find that they failed."""
 
     def forget(self) -> None:
-        """The ranks were restarted: what they had begun comes to nothing."""
+        """The ranks were restarted: the saves that they had begun fail."""
         for generation_id in list(self._saves):
             self._fail(generation_id, "the ranks were restarted")
 

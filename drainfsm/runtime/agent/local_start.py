@@ -1,4 +1,4 @@
-"""What the ranks of this node start from: asked of the coordinator once for a world."""
+"""What the ranks of this node start from: asked of the coordinator once per world."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire import rank_messages as m
 
 LATE_LEAD_MS_MAX = 150
-"""So long before a wait is over the late ranks are asked where they are, twice over."""
+"""This long before a wait is over, late ranks are asked for their step, twice over."""
 
 KILLED = SIGNALLED + signal.SIGKILL
 NAMED_MAX = 8
@@ -45,7 +45,7 @@ the backstop leaves between the end of the agent and the deadline."""
 
 OVERDUE_EXIT_MS = 2_000
 FAILED_TOLD_MAX = 8
-"""Ranks of which is said how they failed: the others die of it."""
+"""Ranks whose failure is reported: the others fail because of it."""
 
 OWN_EXIT_MS_MAX = 2_000
 """From killing what is left, where nobody has answered a notice, to the end of the agent."""
@@ -91,7 +91,7 @@ class Node:
         self._why_killed = ""
         self._oom = OutOfMemory()
         self._out_of_memory = ""
-        """Of the first rank that the kernel ended for it."""
+        """Why the kernel killed the first rank, where it was for memory."""
 
         self._rank_ended = asyncio.Event()
         self._failed_count = 0
@@ -173,8 +173,8 @@ class Node:
         )
 
     async def _follow_ranks(self) -> None:
-        """A signal to everybody has ended the command, and the ranks let it pass by: they are the
-        job now."""
+        """A signal to the whole group has ended the command. The ranks ignored it: they are the job
+        now."""
         code = self.job.exit_code or 0
         if code - SIGNALLED not in self._notice_signals or not self._code.live or self._killing:
             return
@@ -218,7 +218,7 @@ class Node:
         self._check_launcher()
 
     def _check_launcher(self) -> None:
-        """The ranks have left as they were told: nobody waits long for what launched them."""
+        """The ranks have left as ordered: nobody waits long for what launched them."""
         ended = self._code.all_ended(self._ranks.expected_count)
         if self._ranks.leaving and ended and self._launcher is None:
             loop = asyncio.get_running_loop()
@@ -231,7 +231,7 @@ class Node:
             self._tasks.start(self._kill())
 
     def _overran(self, why: str) -> None:
-        """The time to be gone is here."""
+        """The time to leave has come."""
         if self._killing:
             return
         self._killing = True
@@ -249,7 +249,7 @@ class Node:
             self._forward(name)
 
     def _forward(self, name: str) -> None:
-        """Processes that have not attached are told as a good init would: by the signal."""
+        """Forward the signal to processes that have not attached, as a good init would."""
         if self._ranks.attached_all or self.job.exit_code is not None:
             return
         told = self.job.forward(signal.Signals[name])
@@ -309,8 +309,8 @@ class Node:
                     )
 
     def _not_passed(self, exit_by_unix_ms: int) -> int:
-        """A deadline that had passed when it was heard of: the ranks are killed at once, and there
-        is a moment to put on record what comes next."""
+        """The deadline had passed when the notice came: the ranks are killed at once, with a moment
+        to record what comes next."""
         now_unix_ms = self._clock.now_unix_ms()
         passed = exit_by_unix_ms <= now_unix_ms
         return now_unix_ms + OVERDUE_EXIT_MS if passed else exit_by_unix_ms

@@ -20,10 +20,10 @@ from drainfsm.runtime.wire import rank_messages as m
 T = TypeVar("T")
 
 OFF_MS_MIN = 500
-"""Less may be the way that a message took."""
+"""A smaller difference may be the time that a message took."""
 
 CLOCK = "clock"
-"""As a source: it cannot tell where it is further off than is allowed for."""
+"""The clock as a source: it is unable to tell while it is off by more than is allowed for."""
 
 ANSWER_S = 10.0
 """For the coordinator to put a notice on record; ``drainfsm notify`` then reports no answer."""
@@ -37,7 +37,7 @@ class Sender(Protocol):
 
 
 class Timekeeper(Protocol):
-    """Who ends the job by a time: the node."""
+    """Ends the job by a given time: the node."""
 
     def set_own_limit(self, kill_by_unix_ms: int | None) -> None: ...
     def heard_signal(self, name: str) -> None: ...
@@ -54,7 +54,7 @@ class Notices:
         self._offset = offset
         self._warn = warn
         self.heard_signal = "SIGTERM"
-        """The last one; without any, what a platform would send."""
+        """The last one heard; before any, what a platform would send."""
 
         self._sender: Sender | None = None
         self._timekeeper: Timekeeper | None = None
@@ -62,16 +62,16 @@ class Notices:
         self._asks = 0
         self._answers: dict[int, asyncio.Future[n.NoticeAnswer]] = {}
         self._withdrawals: set[int] = set()
-        """Asks that take a notice back."""
+        """Requests that take a notice back."""
 
         self._revisions: dict[str, int] = {}
-        """Of every notice that was heard here, by identity."""
+        """The revision of every notice that was heard here, by identity."""
 
         self._taken_back: set[str] = set()
         """Identities whose newest revision was taken back."""
 
         self._limits: dict[int, int] = {}
-        """By ask that is not answered yet: when this node ends the job on its own."""
+        """When this node ends the job on its own, by unanswered request."""
 
         self._clock_is_off = False
         self._limit_changed = asyncio.Event()
@@ -147,7 +147,7 @@ class Notices:
         return answer
 
     def _count(self, notice: Notice) -> int:
-        """Another one, if the notice was taken back since it was last given here."""
+        """A new one, if the notice was taken back since it was last given here."""
         identity = notice.identity
         known = self._revisions.get(identity, 1)
         if identity in self._taken_back:
@@ -190,7 +190,7 @@ class Notices:
         return max(self._config.allowances.clock_skew_ms, OFF_MS_MIN)
 
     def check_clocks(self) -> None:
-        """What is further off than is allowed for is put on record, and so is its end."""
+        """A clock that is off by more than is allowed for is recorded, and so is its end."""
         allowed_ms = self._allowed_off_ms
         ahead_ms, set_ms = self._offset.ahead_ms, self._clock.set_ms
         told = ""
@@ -257,7 +257,7 @@ class Notices:
 
     @property
     def overdue(self) -> bool:
-        """The time of a notice is up that nobody has answered."""
+        """The time of an unanswered notice is up."""
         limit = self._limit()
         return limit is not None and self._clock.now_unix_ms() >= limit
 

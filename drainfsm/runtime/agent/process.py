@@ -28,7 +28,7 @@ def run_process(config: RunConfig, *, beside: Callable[[], None] | None = None) 
     os.environ.pop("DRAINFSM_TOKEN", None)  # no child needs it: not the job, not a cordon command
     fields: dict[str, object] = {"job": config.job, "node_rank": config.node_rank}
     with printed_logs(log_format=config.log_format, fields=fields) as printer:
-        # What is no log message (an adapter's print, the interpreter's last words) waits no more.
+        # Other output (an adapter's print, the interpreter's last words) must not block either.
         sys.stdout = sys.stderr = PrintedLines(printer)
         if beside is not None:
             beside()

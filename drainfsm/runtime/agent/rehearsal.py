@@ -36,7 +36,7 @@ class Rehearsed(NamedTuple):
 
 
 class Rehearsal:
-    """An agent as far as ranks need one to restore. No attempt: nothing is claimed, or saved."""
+    """As much of an agent as ranks need to restore. No attempt: nothing is claimed or saved."""
 
     def __init__(
         self, config: RunConfig, target: RestoreTarget, *, epoch: int, store_url: str

@@ -1,5 +1,5 @@
-"""Before an attempt is claimed: everything that can be known to be wrong on this machine is looked
-for, since a claim fences a healthy attempt elsewhere."""
+"""Before an attempt is claimed: checks everything that can be known to be wrong on this machine,
+since a claim fences a healthy attempt elsewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAILED, MISUSED = 1, 2
 
 
 def exit_code_of(error: DrainfsmError) -> int:
-    """Of an agent that the error keeps from running the command."""
+    """Exit code of an agent that the error keeps from running the command."""
     match error:
         case StartRefusedError(exit_code=exit_code):
             return exit_code
@@ -45,7 +45,8 @@ def exit_code_of(error: DrainfsmError) -> int:
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raises: ConfigError: the command, the directory of the sockets or a TLS file will not do."""
+    """Raises: ConfigError: the command, the directory of the sockets or a TLS file cannot be
+    used."""
     command = config.command[0]
     if shutil.which(command) is None:
         raise ConfigError(f"command: there is no {command!r} here that can be executed")
@@ -58,7 +59,7 @@ def check_machine(config: RunConfig) -> None:
 async def with_token(config: RunConfig) -> RunConfig:
     """Raises:
     ConfigError: there is no store, or it cannot keep a token from others.
-    StoreError: the store does not answer, or what it keeps is no token.
+    StoreError: the store does not answer, or what it keeps is not a token.
     """
     if config.nnodes == 1 or config.token:
         return config

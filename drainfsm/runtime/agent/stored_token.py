@@ -30,7 +30,7 @@ def stored_token(
     """Raises:
     ConfigError: it cannot be kept from others, or is somebody else's.
     StoreUnreachableError: the store does not answer.
-    StoreError: what is kept there is no token.
+    StoreError: what is kept there is not a token.
     """
     token = secrets.token_hex(TOKEN_BYTES).encode()
     if not isinstance(store, PosixStore):
@@ -51,7 +51,7 @@ def _read(store: ObjectStore) -> str:
     try:
         return (store.get(NAME) or b"").decode()
     except UNREADABLE as error:
-        raise StoreError(f"{NAME} in {store.url} is no job token: remove it") from error
+        raise StoreError(f"{NAME} in {store.url} is not a job token: remove it") from error
 
 
 def _private(

@@ -43,7 +43,7 @@ JOB_END_GRACE_S = 30.0
 
 REQUEUE_S = 5.0
 SETTLE_S = 2.0
-"""For a periodic save that is being committed when the job leaves: it is the better restart."""
+"""For a periodic save that is being committed when the job leaves: it makes the better restart."""
 
 
 class Actions:
@@ -66,7 +66,7 @@ class Actions:
         """As the slowest node reported it."""
 
         self._refused: set[str] = set()
-        """Generations that were damaged when ranks of this attempt wanted them."""
+        """Generations that ranks of this attempt found damaged."""
 
         self._config = config
         self._clock = clock
@@ -100,7 +100,7 @@ class Actions:
         for effect in effects:
             match effect:
                 case fx.RecordRequeue():
-                    cause = effect.cause  # of several the last: the job ended by itself
+                    cause = effect.cause  # of several, the last: the job ended by itself
                 case _:
                     self._run(effect, state)
         if cause is not None and not self._requeue_asked:
@@ -139,7 +139,7 @@ class Actions:
                 raise AssertionError("handled by run")
 
     def brief(self, node: int) -> None:
-        """A node joined late: what the others were told."""
+        """A node joined late: send it what the others got."""
         state = self._decisions.state
         self._nodes.tell(self._backstop, (node,))
         if self._leave is not None:
@@ -171,7 +171,7 @@ class Actions:
     # --- cordon ---------------------------------------------------------------------------------
 
     def heard_by(self, node: int, notice: Notice) -> None:
-        """A node that hears of its own end is the one to cordon, where no name is given."""
+        """Where no name is given, the node that heard the notice is cordoned."""
         if not notice.nodes:
             self._heard.add(node)
 

@@ -32,7 +32,8 @@ from drainfsm.store import Claimed, CommitLog, Head, ObjectStore, open_store
 from drainfsm.store.requeues import check_restorable, read_requeue, restore_for
 
 ASKED_MAX = 8
-"""Journals that are asked which store they are of: one whose attempt died at once does not say."""
+"""Journals that are read for the identity of their store; one whose attempt died at once has
+none."""
 
 
 class ClaimedAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class ClaimedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptEnvironment:
-    """What is there before the attempt: the store, and the state directory of this machine."""
+    """What an attempt starts from: the store, and the state directory of this machine."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
@@ -74,7 +75,7 @@ class AttemptEnvironment:
         prepare_directory(self._config.state_dir, job_id=self._config.job)
 
     def open_store(self) -> ObjectStore:
-        """Raises: ConfigError: there is no such store, nor is it to be made there."""
+        """Raises: ConfigError: the store does not exist, and must not be created there."""
         store = open_store(self._config.store)
         store.create(parents=self._config.create_store)
         return store
@@ -90,7 +91,7 @@ class AttemptEnvironment:
         return tuple(journals(self._config.state_dir, self._config.job))
 
     def journal_store_id(self) -> str:
-        """The store that the newest of them was claimed in; empty: they do not say."""
+        """The store that the newest of them was claimed in; empty: unknown."""
         paths = journals(self._config.state_dir, self._config.job)
         newest_first = [paths[epoch] for epoch in sorted(paths, reverse=True)]
         told = (evidence.store_of(read_journal(path)) for path in newest_first[:ASKED_MAX])
@@ -106,8 +107,8 @@ class AttemptEnvironment:
 
 
 def new_attempt_id(environment: Mapping[str, str]) -> str:
-    """Unique, and where a scheduler started us with its own name of this run in front: job ids of
-    Slurm come back after a requeue, together with the restart count they do not."""
+    """Unique; under Slurm it begins with Slurm's name of this run, which is the job id (the same
+    after a requeue) and the restart count."""
     unique = uuid.uuid4().hex
     job_id = environment.get("SLURM_JOB_ID", "")
     if not job_id:
@@ -125,8 +126,8 @@ def claim_attempt(
     """Blocks on the store. From here on earlier attempts are fenced.
 
     Raises:
-        ConfigError: the state directory or the store cannot be used, or the one knows of attempts
-            that the other does not; nothing was claimed.
+        ConfigError: the state directory or the store cannot be used, or one knows of attempts that
+            the other does not; nothing was claimed.
         StoreUnreachableError: the store does not answer.
         CommitLogError: the commit log is damaged, or of another job; nothing was claimed.
         RestoreRefusedError: the requeue record names a generation that no commit names; nothing
@@ -174,7 +175,7 @@ def claim_attempt(
 def _claim(
     config: RunConfig, environment: AttemptEnvironment, attempt_id: str, *, now_unix_ms: int
 ) -> tuple[ObjectStore, CommitLog, Claimed]:
-    """Everything that can be wrong on this machine is looked for before: a claim fences."""
+    """Check everything that can be wrong on this machine first, because a claim fences."""
     environment.prepare()
     store = environment.open_store()
     log = CommitLog(store, job_id=config.job, pause=environment.pause)
@@ -194,8 +195,8 @@ def _damaged_layout(config: RunConfig) -> dict[str, int] | None:
 def _check_known(
     environment: AttemptEnvironment, head: Head, store_id: str, *, job: str, url: str
 ) -> None:
-    """A claim stands before its journal: journals of later attempts mean that this is another
-    store, or that it has lost some. And they know which store they were claimed in.
+    """A claim precedes its journal: journals of attempts that the store does not know mean that it
+    is another store, or has lost claims. Journals also name the store that they were claimed in.
 
     Raises: ConfigError.
     """
@@ -206,7 +207,7 @@ def _check_known(
         if known_id and known_id != store_id:
             raise ConfigError(
                 f"attempt {newest} of job {job}, whose journal is on this machine, was claimed in "
-                f"the store {known_id}, and {url} is {store_id or 'none that is known'}: is it the "
+                f"the store {known_id}, and {url} is {store_id or 'an unknown one'}: is it the "
                 "right one, and mounted? If it is, use another --state-dir"
             )
         return

@@ -26,7 +26,7 @@ OVER_S = 5.0
 """For the last records and the last processes of an attempt that is over outside a drain."""
 
 ACTS_MS_MAX = 600_000
-"""However far ahead the deadline is: then somebody must look at the platform."""
+"""At most, however far ahead the deadline is. Then somebody must look at the platform."""
 
 FAREWELL_MS = 5_000
 """Outside a drain: for adapters' last acts and the shipper's last records."""
@@ -64,7 +64,7 @@ class AttemptEnd:
         await self._over.wait()
 
     def told_to_leave(self, state: State, *, kill_by_unix_ms: int) -> None:
-        """Agents kill what is left at that time; soon after it nobody is waited for any more."""
+        """Agents kill what is left at that time; soon after it the coordinator waits for nobody."""
         self._told_to_leave = True
         margin_ms = state.attempt.allowances.exit_margin_ms
         limit = kill_by_unix_ms + kill_to_give_up_ms(margin_ms)
@@ -99,7 +99,7 @@ class AttemptEnd:
             asyncio.get_running_loop().call_later(OVER_S, self._over.set)
 
     def time_left_ms(self, state: State) -> int:
-        """For what comes after the end."""
+        """Time for what comes after the end."""
         return min(FAREWELL_MS, self.acts_left_ms(state))
 
     def acts_left_ms(self, state: State) -> int:
@@ -109,7 +109,7 @@ class AttemptEnd:
         if state.phase is not Phase.EXITED:
             return FAREWELL_MS
         if state.current.deadline_unix_ms <= self._clock.now_unix_ms():
-            return LATE_ACTS_MS  # nothing is left, but whoever lives still tries
+            return LATE_ACTS_MS  # no time is left, but whoever is still alive may try
         left_ms = exit_plan_of(state).exit_by_unix_ms - self._clock.now_unix_ms()
         return max(0, min(ACTS_MS_MAX, left_ms))
 

@@ -177,7 +177,7 @@ class Coordinator:
         )
 
     def brief(self, node: int) -> None:
-        """Bring a node that has just joined to what the others were told."""
+        """Send a node that has just joined what the others got."""
         self._actions.brief(node)
 
     def node_gone(self, node: int, reason: str) -> None:
@@ -292,18 +292,18 @@ class Coordinator:
         return self._reports.missing(state)
 
     def _drain_line(self, state: State) -> str:
-        """One line for whoever gave the notice, or took it back."""
+        """One line for whoever gave the notice or took it back."""
         drain = state.drain
         if drain is not None and state.phase is Phase.CANCELLED:
             return f"drain {drain.drain_id} was called off, and the job goes on"
         if drain is None or not state.phase.active:
-            return f"the job is {state.phase}: nothing follows from the notice"
+            return f"the job is {state.phase}: the notice changes nothing"
         left_s = (drain.deadline_unix_ms - self._clock.now_unix_ms()) / 1_000
         return f"drain {drain.drain_id} is {state.phase}, {left_s:.1f} s to its deadline"
 
 
 def _unknown(given: i.AnyInput, state: State) -> str:
-    """What is wrong with taking back a notice that nobody gave."""
+    """Why a notice that nobody gave cannot be taken back."""
     if not isinstance(given, i.WithdrawNotice):
         return ""
     identity = f"{given.source}/{given.native_id}"

@@ -60,7 +60,7 @@ class DecisionLoop:
         warn: Callable[[str], None],
         keep: Callable[[Sequence[Record]], None] | None = None,
     ) -> None:
-        """``keep``: puts records on record elsewhere, for a disk under the journal that is full."""
+        """``keep``: stores records elsewhere, when the journal's disk is full."""
         self.state = first_state(job_id=journal.job_id, epoch=journal.epoch)
         self._journal = journal
         self._clock = clock
@@ -78,7 +78,7 @@ class DecisionLoop:
 
     def submit(self, given: AnyInput) -> asyncio.Future[State]:
         """Resolves to the state once what follows from the input is on record; raises what the
-        core raises on an input that it rejects. It may be left alone: rejections are logged."""
+        core raises on an input that it rejects. Need not be awaited: rejections are logged."""
         answer: asyncio.Future[State] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._asked.put_nowait(Asked(given, answer))

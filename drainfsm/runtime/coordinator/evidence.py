@@ -30,7 +30,7 @@ class PastAttempts(msgspec.Struct, frozen=True, kw_only=True):
     """Newest last."""
 
     last_seen_unix_ms: int | None = None
-    """Of the newest earlier attempt."""
+    """The last record of the newest earlier attempt."""
 
 
 def collect(state_dir: Path, *, job_id: str, before_epoch: int) -> PastAttempts:

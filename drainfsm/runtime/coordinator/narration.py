@@ -56,7 +56,7 @@ def line_of(event: Event) -> str | None:
                 f"{error}: {printable(reason)}"
             )
         case e.CheckpointFailed(step=step, reason=reason):
-            return f"the periodic save of step {step} came to nothing: {printable(reason)}"
+            return f"the periodic save of step {step} failed: {printable(reason)}"
         case e.AttemptLost(epoch=epoch, reason=reason):
             return f"attempt {epoch} is lost: {printable(reason)}"
         case e.AttemptFinished(exit_code=exit_code):
@@ -80,7 +80,7 @@ def _line_of_drain(event: Event) -> str | None:
             identity = printable(notice.identity)
             return f"{notice.notice_class} notice {identity}: {left_s:.1f} s to the deadline"
         case e.NoticeNoted(notice=notice):
-            return f"notice {notice.identity} is recorded, and not left for: {notice.detail}"
+            return f"notice {notice.identity} is recorded, and starts no drain: {notice.detail}"
         case e.DrainDue(reason=reason):
             return f"the drain begins ({reason})"
         case e.DrainCancelled(reason=reason):
@@ -95,7 +95,7 @@ def _line_of_drain(event: Event) -> str | None:
         case e.SaveSkipped() | e.SaveAbandoned():
             at = "nothing" if event.restore_step is None else f"step {event.restore_step}"
             done = "skipped" if isinstance(event, e.SaveSkipped) else "abandoned"
-            return f"the save is {done}: {printable(event.reason)}; what is committed: {at}"
+            return f"the save is {done}: {printable(event.reason)}; newest commit: {at}"
         case e.ManifestPublished(step=step, generation_id=generation_id):
             return f"step {step} is committed ({generation_id})"
         case e.Exited(exit_code=exit_code) if exit_code != EX_TEMPFAIL:

@@ -17,12 +17,12 @@ from drainfsm.core.state import Phase, State
 from drainfsm.runtime.wire import node_messages as n
 
 REFUSALS_MAX = 8
-"""Restores that are refused in the log of one attempt: ranks that find each its own file damaged
-would fill it, and so would a launcher that starts them over and over."""
+"""At most this many refused restores are logged in one attempt: ranks that each find their own file
+damaged would fill the log, and so would a launcher that starts them over and over."""
 
 
 class NodeReports:
-    """One attempt's nodes. A method returns an input once all nodes have said their part."""
+    """One attempt's nodes. A method returns an input once all nodes have reported."""
 
     def __init__(self, *, node_count: int) -> None:
         self._nodes = frozenset(range(node_count))
@@ -127,7 +127,7 @@ class NodeReports:
 
     @property
     def highest_step(self) -> int | None:
-        """Of all nodes that are held; None: none is."""
+        """The highest of all nodes that are held; None: none is."""
         return max((position.max_step for position in self._held.values()), default=None)
 
     def late(self, node: int, message: n.NodeLate) -> None:
@@ -149,7 +149,7 @@ class NodeReports:
         return slowest
 
     def restore_refused(self, fact: RestoreRefused) -> RestoreRefused | None:
-        """Of ranks that say the same the first one: they refuse together."""
+        """Only the first of ranks that report the same: they refuse together."""
         said = (fact.generation_id, fact.step, fact.error, fact.reason)
         if said in self._refusals or len(self._refusals) == REFUSALS_MAX:
             return None
@@ -178,7 +178,7 @@ class NodeReports:
         return 0 if cause is None else cause.exit_code
 
     def exits(self) -> tuple[NodeExit, ...]:
-        """One for every node, also for those that said nothing."""
+        """One for every node, silent ones included."""
         silent = (NodeExit(node=node, exit_code=-1, detail="no report") for node in self._nodes)
         return tuple(
             self._exits.get(one.node, one) for one in sorted(silent, key=lambda one: one.node)

@@ -23,7 +23,7 @@ STRANGERS_MAX = 64
 
 TOLD_MAX = 16
 TURN_AWAY_S = 30.0
-"""Agents of the other nodes may start so much later than one of node 0 that refuses to start."""
+"""Agents of the other nodes may start this much later than a node 0 that refuses to start."""
 
 
 def bind(config: RunConfig) -> socket.socket:
@@ -101,8 +101,8 @@ class NodeServer:
                 self._coordinator.node_gone(node, f"the connection of node {node} ended")
 
     def _take_in(self, writer: asyncio.StreamWriter) -> None:
-        """Whoever can reach the port may connect as often as it likes: the oldest of too many goes,
-        as agents of the job are through in a moment."""
+        """Whoever can reach the port may connect as often as it likes: the oldest of too many is
+        dropped. Agents of the job are through in a moment."""
         self._strangers[writer] = None
         if len(self._strangers) > self._strangers_max:
             oldest = next(iter(self._strangers))
@@ -113,7 +113,7 @@ class NodeServer:
             )
 
     def _tell(self, text: str) -> None:
-        """Ever more seldom: strangers fill no log."""
+        """Log it ever more rarely, so that strangers cannot fill the log."""
         self._told_count += 1
         count = self._told_count
         if count <= TOLD_MAX:
@@ -179,8 +179,8 @@ class NodeServer:
 
 
 class TurningAway(NodeServer):
-    """In place of a coordinator that does not start: tells the other nodes why, or they would wait
-    for it, and hold what they have, for minutes."""
+    """Stands in for a coordinator that does not start: tells the other nodes why. Otherwise they
+    would wait for it for minutes, and keep their machines busy."""
 
     def __init__(
         self, refusal: n.Refusal, config: RunConfig, *, warn: Callable[[str], None]

@@ -11,7 +11,7 @@ Send = Callable[[n.ToNode], None]
 
 
 class Nodes:
-    """Who has joined, how to tell them something, and when they were last heard."""
+    """Who has joined, how to reach them, and when they were last heard."""
 
     def __init__(self, *, node_count: int, heartbeat_s: float) -> None:
         self.node_count = node_count
@@ -34,11 +34,12 @@ class Nodes:
         self._heard_ms[node] = self._time.now_ms()
 
     def silent_for_ms(self, node: int) -> int:
-        """Of the time in which we could have heard it. To be asked once a heartbeat."""
+        """Counts only time in which we could have heard it. Call it once a heartbeat."""
         return self._time.now_ms() - self._heard_ms[node]
 
     def tell(self, message: n.ToNode, nodes: Iterable[int] | None = None) -> None:
-        """All nodes, or these. One that has gone is passed over: its loss is reported elsewhere."""
+        """Send to all nodes, or these. One that has gone is skipped: its loss is reported
+        elsewhere."""
         for node in self.joined if nodes is None else nodes:
             if (send := self._sends.get(node)) is not None:
                 send(message)

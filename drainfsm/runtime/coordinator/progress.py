@@ -1,5 +1,5 @@
-"""Whether the attempts of a job get anywhere. A job whose save never fits into what a notice gives
-begins at the same step for ever; then somebody has to look at it, and nobody starts it again."""
+"""Whether the attempts of a job make progress. A job whose save never fits into a notice's window
+begins at the same step for ever. Then it is held until somebody looks at it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AttemptProgress:
     def __init__(
         self, publisher: Publisher, before: RequeueRecord | None, *, attempts_max: int
     ) -> None:
-        """``before``: what this attempt was to consume. ``attempts_max``: see ``RunConfig``."""
+        """``before``: what this attempt was to restore. ``attempts_max``: see ``RunConfig``."""
         self._publisher = publisher
         self._before = before
         self._attempts_max = attempts_max
@@ -28,7 +28,7 @@ class AttemptProgress:
         """A few small reads, at the start, long before the answer matters."""
         if self._before is None or not self._attempts_max:
             return
-        with contextlib.suppress(DrainfsmError, OSError):  # then this attempt holds nothing up
+        with contextlib.suppress(DrainfsmError, OSError):  # then this attempt does not hold the job
             self._count = await in_thread(
                 "progress",
                 lambda: self._publisher.count_without_progress(most=self._attempts_max),
@@ -46,7 +46,7 @@ class AttemptProgress:
             return ""
         where = "with nothing committed" if record.step is None else f"on step {record.step}"
         return (
-            f"{count} attempts in a row left {where}: their saves do not fit into what a notice "
-            "gives, or fail; see `drainfsm report`, --grace and every_steps. Started by hand it "
+            f"{count} attempts in a row left {where}: their saves do not fit into the window of a "
+            "notice, or fail; see `drainfsm report`, --grace and every_steps. Started by hand it "
             "goes on, and is held again where it gets no further (--attempts)"
         )

@@ -23,7 +23,7 @@ from drainfsm.store.generations import generation_prefix, write_manifest
 from drainfsm.store.requeues import count_without_progress, write_requeue
 
 KEPT = "log/"
-"""Where records are that a full disk kept from the journal."""
+"""Where records go that a full disk keeps out of the journal."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +47,8 @@ class Publisher:
         begins_after: int = -1,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
-        """``begins_after``: the step that there is to restore; -1: none. ``lock``: for threads
-        that are none (the simulator's)."""
+        """``begins_after``: the step that there is to restore; -1: none. ``lock``: the simulator's,
+        which runs no real threads."""
         self._store = store
         self._log = log
         self._job_id = job_id
@@ -59,10 +59,10 @@ class Publisher:
         self._one_at_a_time = threading.Lock() if lock is None else lock
         self._closed = False
         self._newest_step = -1
-        """Committed by the ranks that are there now."""
+        """Committed by the present ranks."""
 
         self._floor = begins_after
-        """What the ranks that are there now restored, or were to."""
+        """What the present ranks restored, or were to restore."""
 
     def verify(self, written: Written, *, world_size: int) -> i.ReportVerified:
         """Every file that a rank reported is in the store, and no other.
@@ -109,7 +109,7 @@ class Publisher:
                 entries=tuple(sorted(written.entries, key=lambda entry: entry.name)),
                 created_unix_ms=now_unix_ms,
             )
-            self._log.check_store()  # nothing is written into what is in its place
+            self._log.check_store()  # never write into something else in its place
             digest = write_manifest(self._store, manifest)
             if given_up.is_set() or self._closed:
                 raise SaveFailedError(f"{written.generation_id} was given up before its commit")
@@ -137,21 +137,20 @@ class Publisher:
             raise SaveFailedError(f"step {self._newest_step} was committed before it")
         if written.step < self._floor and not self._settings.rewind:
             raise SaveFailedError(
-                f"step {self._floor} is what there was to restore, and this one is older: does the "
-                "job call restore() and begin where it says? (rewind = true in [checkpoint] lets "
-                "it go back)"
+                f"step {self._floor} was there to restore, and this one is older: does the job "
+                "call restore() and begin where it says? (rewind = true in [checkpoint] allows it)"
             )
 
     def restored(self, step: int) -> None:
-        """The ranks go on behind this step: it may be older than the one that they were told, if
-        that one was damaged."""
+        """The ranks go on after this step. It is older than the one that they were told if that one
+        was damaged."""
         self._floor = step
 
     def close(self) -> None:
         """Publish nothing more: the requeue record, which comes next, names the newest commit."""
-        self._closed = True  # also for those that wait for their turn
+        self._closed = True  # those that wait for their turn are refused too
         with self._one_at_a_time:
-            pass  # the one under way is over
+            pass  # waits for the one under way
 
     def record_requeue(
         self, record: RequeueRecord, *, refused: Container[str] = ()
@@ -204,7 +203,7 @@ class Publisher:
 
     def begin_again(self) -> RestoreTarget | None:
         """What this attempt has committed last, for ranks that are started again; None: nothing.
-        They may have to go back behind it, if it turns out to be damaged.
+        They may have to go back further, if it turns out to be damaged.
 
         Raises:
             StoreUnreachableError: the store does not answer.

@@ -24,7 +24,7 @@ def requeue_record(
     restored: CheckpointRestored | None,
     now_unix_ms: int,
 ) -> RequeueRecord:
-    """``before``: what this attempt was to consume. ``restored``: what it did consume."""
+    """``before``: what this attempt was to restore. ``restored``: what it did restore."""
     committed = attempt.committed
     world_size, layout = _shape(attempt, config.checkpoint, before, restored)
     return RequeueRecord(
@@ -43,8 +43,8 @@ def requeue_record(
 
 
 def identity(config: RunConfig) -> Digests:
-    """As configured. Nobody else knows container and dataset; the command is hashed where the
-    job did not name its configuration."""
+    """As configured: nobody else knows container and dataset. The command is hashed where the job
+    did not name its configuration."""
     digests = config.checkpoint.digests
     if digests.config:
         return digests
@@ -53,7 +53,7 @@ def identity(config: RunConfig) -> Digests:
 
 
 def needed(config: RunConfig, before: RequeueRecord | None = None) -> Capacity:
-    """What can be said without having run: configured, else counted here, else as it was."""
+    """What is known before the job has run: as configured, else counted here, else as it was."""
     known = before.capacity if before is not None else Capacity(node_count=config.nnodes)
     wanted = config.capacity
     counted = wanted.accelerators or accelerators() * config.nnodes
@@ -91,7 +91,7 @@ def _shape(
     restored: CheckpointRestored | None,
 ) -> tuple[int, dict[str, int]]:
     """World size and layout of the generation: this attempt's once it committed something, else
-    those of the one that it consumed, which another number of ranks may have saved."""
+    those of the one that it restored, which another number of ranks may have saved."""
     committed = attempt.committed
     left_on = committed.generation_id if committed is not None else None
     if restored is not None and restored.saved_world_size and left_on == restored.generation_id:

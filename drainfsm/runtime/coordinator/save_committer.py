@@ -98,7 +98,7 @@ class SaveCommitter:
 
     def _commit_in_turn(self, written: Written) -> None:
         """One commit at a time. Where saves come faster than the store takes commits, those that
-        wait longest are passed over: a newer one stands for them."""
+        have waited longest are dropped for newer ones."""
         self._waiting.append(written)
         while len(self._waiting) > WAITING_MAX:
             over = self._waiting.popleft()
@@ -207,8 +207,8 @@ class SaveCommitter:
         return None
 
     async def forsake(self, reason: str, *, timeout_s: float) -> None:
-        """No save of the ranks so far can come to its end any more, but for those that are whole:
-        they are committed now, or not at all."""
+        """No save of the former ranks can complete any more, except those that are already durable
+        everywhere: they are committed now, or not at all."""
         for generation_id, step in self._saves.drop_all(but=self._drains_save):
             self._decisions.submit(
                 e.CheckpointFailed(generation_id=generation_id, step=step, reason=reason)

@@ -8,7 +8,7 @@ from drainfsm.core.manifest import Entry
 from drainfsm.runtime.wire import node_messages as n
 
 OVER_MAX = 1_000
-"""Ids of saves that are over, remembered so that a straggler's report opens none again."""
+"""Ids of saves that are over, remembered so that a late report reopens none."""
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     file_counts: dict[int, int]
     durable_ms: int
     savers: tuple[str, ...] = ("",)
-    """As the ranks said it, each once; more than one is refused."""
+    """The different savers that the ranks named; more than one is refused."""
 
     @property
     def total_bytes(self) -> int:

@@ -1,8 +1,8 @@
 """What ranks start from, when they begin and whenever a launcher starts them again.
 
 The first ranks of an attempt start from its requeue record. Later ones start from the newest
-commit: theirs is no new attempt, and nothing that was committed may be trained on from before it.
-All ranks of a world start from the same, so the coordinator decides it once for a world.
+commit: they belong to the same attempt, and must not train again from before what it committed.
+All ranks of a world start from the same, so the coordinator decides it once per world.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Starts:
         self._saves = saves
         self._nodes = nodes
         self._restart = -1
-        """How often ranks have been started again inside this attempt; -1: not once started."""
+        """How often ranks have been started again inside this attempt; -1: never started."""
 
         self._decision: asyncio.Task[n.StartRanks] | None = None
         """Stands until the world is whole: no save can come to its end before."""

@@ -31,7 +31,7 @@ WINDOW_CHECK_S = 5.0
 async def watch_silence(
     nodes: Nodes, config: RunConfig, clock: Clock, lost: Callable[[int, str], None]
 ) -> None:
-    """Say something now and then, and report nodes that do not."""
+    """Send heartbeats, and report nodes that send none."""
     while True:
         await asyncio.sleep(config.heartbeat_s)
         nodes.tell(n.Heartbeat(now_unix_ms=clock.now_unix_ms()))
@@ -77,8 +77,8 @@ async def watch_attachment(
 async def watch_window(
     reports: NodeReports, state: Callable[[], State], warn: Callable[[str], None]
 ) -> None:
-    """Where a drain with the configured grace would save nothing, that is said before there is
-    one: once, and again when it has changed."""
+    """Warn in advance that a drain with the configured grace would save nothing: once, and again
+    when that has changed."""
     fitted = True
     while True:
         await asyncio.sleep(WINDOW_CHECK_S)

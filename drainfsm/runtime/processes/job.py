@@ -129,11 +129,11 @@ class Job:
         return False
 
     def forward(self, number: signal.Signals) -> int:
-        """To the topmost processes that have a handler for it, which are in charge of those below
-        them; where there are none, to all. How many were told.
+        """Send it to the topmost processes that have a handler for it, which are in charge of those
+        below them; if there are none, to all. Returns to how many.
 
-        What ignores it only because a launcher is started so ends as it would by itself: nobody
-        there has anything to do first, and it would go on until the deadline.
+        A process that ignores it only because its launcher was started that way ends as it would
+        by itself: nobody there has anything to do first, and it would go on until the deadline.
         """
         found = self._found()
         handlers = [one for one in found if catches(one.pid, number)]
@@ -164,12 +164,12 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
 
     def names(self) -> list[str]:
-        """Of the processes that live, for a message."""
+        """The processes that live, for a message."""
         return [f"{name_of(one.pid)} (pid {one.pid})" for one in self._found()]
 
     def reap(self) -> None:
-        """Orphans that ended by themselves. Mostly there are none, and then nothing is looked for
-        among all processes of the machine."""
+        """Wait for orphans that ended by themselves. Usually there are none, and /proc is not
+        searched."""
         if a_child_has_ended():
             self._left()
 

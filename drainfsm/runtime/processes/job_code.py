@@ -6,7 +6,8 @@ from drainfsm.core.failures import Failure, cause_of
 
 
 class JobCode:
-    """Remembers the ranks' ends. The first that failed tells why: the others die of it."""
+    """Remembers how the ranks ended. The first failure is the cause: the others fail because of
+    it."""
 
     def __init__(self) -> None:
         self._incarnation = ""
@@ -43,17 +44,17 @@ class JobCode:
 
     @property
     def failed_unix_ms(self) -> int | None:
-        """When the rank failed that tells why."""
+        """When the rank that is the cause failed."""
         cause = cause_of(self._failures)
         return None if cause is None else cause.at_unix_ms
 
     def of(self, launcher_code: int) -> int:
-        """``launcher_code``: of the command itself. Success is the launcher's to tell."""
+        """``launcher_code``: the command's own. Only the launcher can report success."""
         cause = cause_of(self._failures)
         return launcher_code if launcher_code == 0 or cause is None else cause.exit_code
 
     @property
     def of_ranks(self) -> int:
-        """Without the launcher's word."""
+        """Without the launcher's code."""
         cause = cause_of(self._failures)
         return 0 if cause is None else cause.exit_code

@@ -1,4 +1,5 @@
-"""Launchers that are known to end with their ranks by a signal that is the agent's to act on."""
+"""Launchers that are known to end, and their ranks with them, by a signal that the agent acts
+on."""
 
 from __future__ import annotations
 

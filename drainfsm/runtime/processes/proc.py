@@ -73,7 +73,7 @@ def job_processes(agent: int, *, others: Container[int]) -> list[Process]:
     """Everything that the agent's command has started, also what has lost its parent.
 
     The agent is a child subreaper, so orphans become its own children; it starts the command in a
-    new session, so a child in the agent's session (a tool that an adapter calls) is none of it.
+    new session, so a child in the agent's session (a tool that an adapter calls) is not part of it.
     ``others``: children in sessions of their own that are not the job's.
     """
     children: dict[int, list[Process]] = {}

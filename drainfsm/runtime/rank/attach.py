@@ -66,7 +66,7 @@ def attach_session(
 
 
 def _pass_signals_by(rank: int, environ: Mapping[str, str]) -> None:
-    """Whatever launcher is in between, a notice's signal to everybody ends no rank."""
+    """A notice's signal to the whole process group ends no rank, whatever the launcher does."""
     signals = notice_signals(environ)
     names = ", ".join(number.name for number in signals)
     try:
@@ -76,12 +76,12 @@ def _pass_signals_by(rank: int, environ: Mapping[str, str]) -> None:
         return
     if replaced:
         log.warning(
-            "rank %s: its own handler of %s is replaced: the agent acts on it",
+            "rank %s: its handler for %s is replaced, since the agent acts on it",
             rank,
             ", ".join(replaced),
         )
     if rank == 0:
-        log.warning("%s pass the ranks by from here on: the agent acts on them", names)
+        log.warning("ranks ignore %s from here on: the agent acts on them", names)
 
 
 def _connect(path: str) -> socket.socket:

@@ -13,7 +13,7 @@ from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.frames import Codec, FrameBuffer
 
 SAMPLE_MS = 250
-"""How often the step counter is looked at: costs the main thread nothing measurable."""
+"""How often the step counter is read, at no measurable cost to the main thread."""
 
 READ_BYTES = 1 << 16
 JOIN_S = 1.0

@@ -1,4 +1,4 @@
-"""What a rank has been told, and what its main thread does about it at a step boundary."""
+"""The orders that a rank got, and what its main thread does about them at a step boundary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Action(enum.Enum):
     """Train on."""
 
     QUIESCE = "quiesce"
-    """The stop step is done: finish what is in flight, and say so."""
+    """The stop step is done: finish what is in flight, and report it."""
 
     SAVE = "save"
     LEAVE = "leave"

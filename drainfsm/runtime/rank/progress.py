@@ -14,13 +14,13 @@ STARTING = "startup"
 """Before the first step: imports, restore, compilation."""
 
 EXACT_STEPS = 4
-"""So many first steps are timed at the boundary; later ones by the reader thread's samples."""
+"""This many first steps are timed at the boundary; later ones by the reader thread's samples."""
 
 NEWS_MS_MIN = 1_000
-"""Steps that differ by less than a quarter of it fit into every window, or into none."""
+"""A change of less than a quarter of this decides no save."""
 
 RECENT_STEPS = 8
-"""The step time reported is the longest of so many."""
+"""The step time reported is the longest of this many."""
 
 
 class OpenPhase(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,10 +35,11 @@ class OpenPhase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTimes:
-    """Step durations, from the instants at which the step counter was seen to have moved.
+    """Step durations, from the instants at which the step counter was seen to move.
 
     The hot path of a step stores one number and reads no clock; so a sampler looks at the number
-    now and then. A step seen late counts as longer than it was, never as shorter on the whole.
+    now and then. A step that is seen late counts as longer than it was, never as shorter over
+    several.
     """
 
     def __init__(self, *, step: int) -> None:
@@ -46,14 +47,14 @@ class StepTimes:
         self._moved_ms: int | None = None
         self._recent_ms: deque[int] = deque(maxlen=RECENT_STEPS)
         self._paused_ms = 0
-        """In all, since the step counter was last seen to have moved."""
+        """The sum since the step counter was last seen to move."""
 
         self._paused_since_ms: int | None = None
         self._told_ms = 0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done inside is no part of a step: a save, a phase."""
+        """What is done inside (a save, a phase) is not part of a step."""
         if self._paused_since_ms is not None:
             yield
             return
@@ -70,7 +71,7 @@ class StepTimes:
             return
         now_ms, since_ms = monotonic_ms(), self._paused_since_ms
         paused_ms, self._paused_ms = self._paused_ms, 0
-        if since_ms is not None:  # paused behind the step that is seen only now
+        if since_ms is not None:  # paused after the step that is seen only now
             now_ms = since_ms
         if self._moved_ms is not None and step > self._step:
             took_ms = max(0, now_ms - self._moved_ms - paused_ms)
@@ -78,7 +79,7 @@ class StepTimes:
         self._step, self._moved_ms = step, now_ms
 
     def news_ms(self) -> int | None:
-        """The longest recent step, where it is not what was told before, within a quarter."""
+        """The longest recent step; None: it is what was reported before, within a quarter."""
         longest_ms, told_ms = self.longest_ms, self._told_ms
         if 4 * abs(longest_ms - told_ms) <= max(longest_ms, told_ms, NEWS_MS_MIN):
             return None

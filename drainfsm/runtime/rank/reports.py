@@ -10,7 +10,7 @@ from drainfsm.core.manifest import Entry
 from drainfsm.runtime.wire import rank_messages as m
 
 REASON_CHARS_MAX = 2_000
-"""Of a refusal: its reason may list many files or names."""
+"""Length of a refusal's reason, which may list many files or names."""
 
 
 class Reports(ABC):

@@ -1,7 +1,7 @@
-"""The rank's side of a drain: ``session.step_done(step)`` and what hangs on it.
+"""The rank's side of a drain: ``session.step_done(step)`` and what follows from it.
 
 No torch, no asyncio, no network client: a Unix socket to the agent on this node, and a thread
-that reads it. What the thread is told, the main thread does at its next step boundary.
+that reads it. The main thread obeys what the thread reads at its next step boundary.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class RankSession(Reports):
         return self._times.paused()
 
     def close(self) -> None:
-        """Call right behind the loop, on every rank. Saves the last step of a loop that ended by
+        """Call right after the loop, on every rank. Saves the last step of a loop that ended by
         itself, finishes the save that is in flight, and reports no more. The process may go on as
         long as it likes, unless a drain ends it."""
         connection = self._connection
@@ -238,7 +238,8 @@ class RankSession(Reports):
             pass  # the reader thread sees the same end of the connection, and acts on it
 
     def _forget_connection(self) -> None:
-        """In a forked child: the socket is the rank's alone, or its end would not be noticed."""
+        """In a forked child: close the socket, or the agent would not notice the end of the
+        rank."""
         connection, self._connection = self._connection, None
         self._attention = False
         if connection is not None:

@@ -1,9 +1,9 @@
-"""Signals in the processes of a job. A notice is the agent's to act on, so a rank lets it pass by.
+"""Signals in the processes of a job. The agent acts on a notice, so a rank ignores it.
 
-A rank has a handler that does nothing, in place of ignoring the signal: what it executes gets the
-default back with that, and can be ended as ever. A child that is only forked gets it back here.
-But workers of ``multiprocessing`` (a DataLoader's) must outlive a signal to everybody, and obey one
-of their parent: there SIGTERM is blocked, and a thread looks at who sent it.
+A rank has a handler that does nothing, instead of SIG_IGN, so that programs which it executes get
+the default back, and can be ended as usual. A child that is only forked gets it back here.
+But workers of ``multiprocessing`` (a DataLoader's) must outlive a signal to the whole group, and
+obey one from their parent: there SIGTERM is blocked, and a thread looks at who sent it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from drainfsm.runtime.wire.environment import SIGNALS_VARIABLE, SOCKET_VARIABLE
 
 _TERM = {signal.SIGTERM}
 _passed: tuple[signal.Signals, ...] = ()
-"""By this process; empty: it has not been asked to."""
+"""Signals that this process ignores; empty: it has not been asked to."""
 
 _forking = threading.local()
 
 
 def notice_signals(environ: Mapping[str, str]) -> tuple[signal.Signals, ...]:
-    """Those that the agent takes as a notice."""
+    """Signals that the agent takes as a notice."""
     known = signal.Signals.__members__
     names = environ.get(SIGNALS_VARIABLE, "").split(",")
     return tuple(known[name] for name in names if name in known)
@@ -71,7 +71,7 @@ def _nothing(number: int, frame: FrameType | None) -> None:
 
 
 def _hold() -> None:
-    """A signal that a child gets before it is itself waits for that."""
+    """A signal that a forked child gets before it is set up waits until it is."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _passed)
 
 

@@ -16,7 +16,7 @@ FRAME_BYTES_MAX = 64 << 20
 """A rank's list of files is the largest message: half a million files at 120 bytes each."""
 
 HANDSHAKE_BYTES_MAX = 4 << 10
-"""Before a peer has shown that it knows the job token."""
+"""Limit until a peer has shown that it knows the job token."""
 
 HEADER = struct.Struct(">I")
 M = TypeVar("M")
@@ -41,7 +41,7 @@ class Codec(Generic[M]):
         try:
             return self._decoder.decode(body)
         except UNREADABLE as error:
-            raise ProtocolError(f"a frame makes no sense: {error}") from error
+            raise ProtocolError(f"a frame cannot be read: {error}") from error
 
 
 def body_length(header: bytes, *, bytes_max: int = FRAME_BYTES_MAX) -> int:
@@ -77,7 +77,7 @@ def receive(connection: socket.socket, codec: Codec[M]) -> M:
     """One message from a blocking socket.
 
     Raises:
-        ProtocolError: the peer closed, or sent what makes no sense.
+        ProtocolError: the peer closed, or sent an invalid frame.
     """
     header = _exactly(connection, HEADER.size)
     return codec.decode(_exactly(connection, body_length(header)))

@@ -51,15 +51,15 @@ class Refusal(Message, frozen=True, kw_only=True):
 
     reason: str
     exit_code: int = 1
-    """With which node 0 ends that does not start the attempt (``StartRefusedError``)."""
+    """The exit code of node 0, where it does not start the attempt (``StartRefusedError``)."""
 
 
 class Welcome(Message, frozen=True, kw_only=True):
-    """The node is in: what its ranks run with."""
+    """The node is admitted; what its ranks run with."""
 
     mac: bytes
     now_unix_ms: int
-    """Of the coordinator's clock, in which it states every deadline."""
+    """By the coordinator's clock, as it states every deadline."""
 
     job_id: str
     epoch: int
@@ -69,7 +69,7 @@ class Welcome(Message, frozen=True, kw_only=True):
 
 
 Joining: TypeAlias = Challenge | Refusal | Welcome
-"""What an agent may hear before it is in."""
+"""What an agent may get before it is admitted."""
 
 
 # --- node to coordinator ------------------------------------------------------------------------
@@ -77,7 +77,7 @@ Joining: TypeAlias = Challenge | Refusal | Welcome
 
 class Heartbeat(Message, frozen=True, kw_only=True):
     now_unix_ms: int | None = None
-    """The coordinator's clock, anew."""
+    """The coordinator's clock, again."""
 
 
 class NodeStarting(Message, frozen=True, kw_only=True):
@@ -91,20 +91,21 @@ class NodeFormed(Message, frozen=True, kw_only=True):
     world_size: int
     save_bytes: int
     restart: int
-    """As the coordinator told these ranks when they began (``StartRanks``). What a launcher counts
-    tells no worlds apart: torchrun counts on each node by itself, and not every restart."""
+    """As the coordinator told these ranks when they began (``StartRanks``). A launcher's count
+    would not do: torchrun counts on each node separately, and not every restart."""
 
 
 class NodeHeld(Message, frozen=True, kw_only=True):
-    """Every rank of the node said where it is, with the flag up: none runs past the next step."""
+    """Every rank of the node has reported its step since it was asked to hold: none runs past the
+    next."""
 
     position: NodePosition
     drain_id: str = ""
-    """Of the hold that this answers."""
+    """The drain whose hold this answers."""
 
 
 class NodeStepTime(Message, frozen=True, kw_only=True):
-    """Longest recent step of any rank of the node, where it is not what was said before."""
+    """The longest recent step of any rank of the node has changed."""
 
     step_ms: int
 
@@ -115,7 +116,8 @@ class NodeQuiesced(Message, frozen=True, kw_only=True):
 
 
 class NodeLate(Message, frozen=True, kw_only=True):
-    """The time for what was asked is nearly up: who has not done it, and what they are doing."""
+    """The wait is nearly over: which ranks have not done what was asked, and what they are
+    doing."""
 
     missing: tuple[MissingRank, ...]
 
@@ -135,13 +137,13 @@ class NodeDurable(Message, frozen=True, kw_only=True):
     generation_id: str
     entries: tuple[Entry, ...]
     file_counts: dict[int, int]
-    """By rank: every rank of the node is in it, also one that wrote no file."""
+    """By rank: every rank of the node is in it, even one that wrote no file."""
 
     durable_ms: int
     """Of the slowest rank."""
 
     savers: tuple[str, ...] = ("",)
-    """As the ranks said it, each once."""
+    """The different savers that the ranks named."""
 
 
 class NodeSaveFailed(Message, frozen=True, kw_only=True):
@@ -165,7 +167,7 @@ class NodeExited(Message, frozen=True, kw_only=True):
     """When the node's first rank failed; None: none did."""
 
     unclosed_ranks: tuple[int, ...] = ()
-    """They have ended without closing their session."""
+    """Ranks that ended without closing their session."""
 
 
 class NodeCordonDone(Message, frozen=True, kw_only=True):

@@ -43,7 +43,8 @@ class Position(Message, frozen=True, kw_only=True):
     """Where the rank stands: the answer to ``Hold`` and ``Ask``, given by its reader thread."""
 
     number: int = 0
-    """Of the ``Hold`` or ``Ask``: one that was called off may be answered behind the next."""
+    """The drain of the ``Hold`` or ``Ask``: one that was called off may be answered after the
+    next."""
 
     step: int
     """Last completed step; -1: none yet."""
@@ -57,7 +58,7 @@ class Position(Message, frozen=True, kw_only=True):
 
 
 class StepTime(Message, frozen=True, kw_only=True):
-    """The longest of the rank's recent steps is not what it said before."""
+    """The longest of the rank's recent steps has changed."""
 
     step_ms: int
 
@@ -67,7 +68,7 @@ class Quiesced(Message, frozen=True, kw_only=True):
 
 
 class SizeDeclared(Message, frozen=True, kw_only=True):
-    """What one checkpoint of the whole job takes, as far as this rank writes it."""
+    """The size of this rank's part of one checkpoint."""
 
     save_bytes: int
 
@@ -101,7 +102,7 @@ class SaveFailed(Message, frozen=True, kw_only=True):
 
 
 class Detach(Message, frozen=True, kw_only=True):
-    """The rank closes its session: it will report no more."""
+    """The rank closes its session: it reports nothing more."""
 
 
 FromRank: TypeAlias = (
@@ -141,16 +142,16 @@ class Refused(Message, frozen=True, kw_only=True):
 
 
 class Hold(Message, frozen=True, kw_only=True):
-    """Stop at the next step boundary, and say at once where you are."""
+    """Stop at the next step boundary, and report your step at once."""
 
     number: int = 0
 
 
 class Ask(Message, frozen=True, kw_only=True):
-    """Say where you are."""
+    """Report your step."""
 
     number: int = 0
-    """Of the hold that was not answered in time."""
+    """The drain whose hold was not answered in time."""
 
 
 class Release(Message, frozen=True, kw_only=True):
@@ -202,7 +203,7 @@ class NotifyAnswer(Message, frozen=True, kw_only=True):
     """Empty: done."""
 
     detail: str = ""
-    """What the drain stands at now, one line."""
+    """Where the drain stands now, in one line."""
 
 
 FromCaller: TypeAlias = GiveNotice | TakeBack

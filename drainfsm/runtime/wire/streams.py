@@ -12,7 +12,7 @@ from drainfsm.runtime.wire.frames import FRAME_BYTES_MAX, HEADER, Codec, body_le
 M = TypeVar("M")
 
 UNSENT_BYTES_MAX = 256 << 20
-"""A peer that lets this much pile up reads no more: the connection is dropped."""
+"""A peer that lets this much pile up has stopped reading: the connection is dropped."""
 
 
 async def read_message(
@@ -21,7 +21,7 @@ async def read_message(
     """The next message; None: the peer is gone.
 
     Raises:
-        ProtocolError: what it sent makes no sense.
+        ProtocolError: it sent an invalid frame.
     """
     try:
         header = await reader.readexactly(HEADER.size)
@@ -32,7 +32,7 @@ async def read_message(
 
 
 def write_message(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
-    """Queue the message; a peer that is gone, or reads no more, loses it."""
+    """Queue the message; a peer that is gone, or has stopped reading, loses it."""
     if writer.is_closing():
         return
     transport = writer.transport
