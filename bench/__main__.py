@@ -19,6 +19,7 @@ from bench.harness import Size, Topic, TopicResult, measure
 TOPICS = (
     "step",
     "decode",
+    "fleet",
     "journal",
     "stream",
     "append",

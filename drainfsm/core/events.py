@@ -8,6 +8,7 @@ numbers that it used (a ``Budget``), so that a postmortem can recompute it.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TypeAlias, final, get_args
 
 import msgspec
@@ -19,6 +20,7 @@ from drainfsm.core.requeue import RefusedGeneration, RequeueRecord
 from drainfsm.core.words import Accumulation, CordonOutcome, DrillOutcome, Verification
 
 
+@cache
 def snake_case(class_name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
 

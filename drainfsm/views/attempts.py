@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ import msgspec
 from drainfsm.core import events as e
 from drainfsm.core.budget import Sample
 from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.core.records import Content
 from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.state import Phase
 from drainfsm.views.replay import APPLIED, AttemptReplay, Line
@@ -53,6 +54,12 @@ class DrainReport(msgspec.Struct, frozen=True, kw_only=True):
     remaining_ms: int | None
     """Time to the deadline when no process was left; negative: it was missed."""
 
+    sources: tuple[str, ...] = ()
+    """Of its notices."""
+
+    phases_ms: dict[str, int] = {}
+    """``cordon``, ``quiesce``, ``stage``, ``durable`` and ``commit``, as far as it got."""
+
 
 class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
@@ -67,6 +74,9 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """No process left; of a lost attempt, its last sign of life. None: it has not ended."""
 
     exit_code: int | None
+    world_size: int = 0
+    """Ranks; 0: they were never all there."""
+
     restored_step: int | None
     restored_generation_id: str | None
     restore_ms: int | None
@@ -109,20 +119,26 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     lines: tuple[Line, ...]
     replay: AttemptReplay
+    places: dict[type, list[int]]
+    """By class of the event: where in ``lines``."""
+
     samples: tuple[Sample, ...]
     commits_unix_ms: tuple[int, ...]
 
     def first(self, *kinds: type[e.Fact]) -> Line | None:
-        return next((line for line in self.lines if isinstance(line.event, kinds)), None)
+        found = [self.places[kind][0] for kind in kinds if kind in self.places]
+        return self.lines[min(found)] if found else None
 
     def last(self, *kinds: type[e.Fact]) -> Line | None:
-        return next((line for line in reversed(self.lines) if isinstance(line.event, kinds)), None)
+        found = [self.places[kind][-1] for kind in kinds if kind in self.places]
+        return self.lines[max(found)] if found else None
 
     def all(self, kind: type[F]) -> tuple[F, ...]:
-        return tuple(line.event for line in self.lines if isinstance(line.event, kind))
+        events = (self.lines[place].event for place in self.places.get(kind, ()))
+        return tuple(event for event in events if isinstance(event, kind))
 
     def count(self, *kinds: type[e.Fact]) -> int:
-        return sum(isinstance(line.event, kinds) for line in self.lines)
+        return sum(len(self.places.get(kind, ())) for kind in kinds)
 
 
 COMMITS = (e.ManifestPublished, e.CheckpointCommitted)
@@ -130,10 +146,16 @@ COMMITS = (e.ManifestPublished, e.CheckpointCommitted)
 
 def see(replay: AttemptReplay) -> Seen:
     lines = tuple(line for line in replay.lines if line.outcome == APPLIED)
-    commits = [line for line in lines if isinstance(line.event, COMMITS)]
+    places: dict[type, list[int]] = {}
+    for place, line in enumerate(lines):
+        places.setdefault(type(line.event), []).append(place)
+    commits = [
+        lines[place] for place in sorted(p for kind in COMMITS for p in places.get(kind, ()))
+    ]
     return Seen(
         lines=lines,
         replay=replay,
+        places=places,
         samples=tuple(
             line.event.sample
             for line in commits
@@ -160,6 +182,7 @@ def attempt_report(seen: Seen, *, last_seen_unix_ms: int | None) -> AttemptRepor
         started_unix_ms=started.at_unix_ms if started else None,
         ended_unix_ms=ended,
         exit_code=final.exit_code,
+        world_size=worlds[-1].world_size if (worlds := seen.all(e.WorldFormed)) else 0,
         restored_step=restore.step if restore else None,
         restored_generation_id=restore.generation_id if restore else None,
         restore_ms=restore.restore_ms if restore else None,
@@ -262,7 +285,31 @@ def _drains(seen: Seen) -> Iterator[DrainReport]:
             noticed_unix_ms=lines[0].at_unix_ms,
             window_ms=None if deadline is None else deadline - lines[0].at_unix_ms,
             remaining_ms=left.remaining_ms if isinstance(left, e.Exited) else None,
+            sources=_notice_sources(lines),
+            phases_ms=dict(filter(None, (phase_of(line.event) for line in lines))),
         )
+
+
+def _notice_sources(lines: Sequence[Line]) -> tuple[str, ...]:
+    heard = (line.event for line in lines if isinstance(line.event, e.NoticeReceived))
+    return tuple(dict.fromkeys(event.notice.source for event in heard))
+
+
+def phase_of(event: Content) -> tuple[str, int] | None:
+    """What phase of a drain the event ends, and how long that took."""
+    match event:
+        case e.NodeCordoned(duration_ms=value_ms):
+            return ("cordon", value_ms)
+        case e.RanksQuiesced(quiesce_ms=value_ms):
+            return ("quiesce", value_ms)
+        case e.BytesStaged(staged_ms=value_ms):
+            return ("stage", value_ms)
+        case e.Durable(durable_ms=value_ms):
+            return ("durable", value_ms)
+        case e.ManifestPublished(commit_ms=value_ms):
+            return ("commit", value_ms)
+        case _:
+            return None
 
 
 _OUTCOMES: tuple[tuple[type[e.Fact], str], ...] = (
@@ -285,10 +332,11 @@ def drain_outcome(kinds: AbstractSet[type], *, exit_code: int | None, lost: bool
 
 def _cause(seen: Seen, drain_id: str) -> str:
     """Of the notice with the earliest deadline; the identity breaks ties, as in the state."""
+    places = seen.places.get(e.NoticeReceived, ())
     notices = [
-        line.event
-        for line in seen.lines
-        if isinstance(line.event, e.NoticeReceived) and line.drain_id == drain_id
+        event
+        for event in (seen.lines[place].event for place in places)
+        if isinstance(event, e.NoticeReceived) and event.drain_id == drain_id
     ]
     if not notices:
         return "unknown"

@@ -50,7 +50,7 @@ def read_file(path: Path) -> History:
 
 def _read_lines(path: Path, data: bytes) -> History:
     records: list[Record] = []
-    unreadable = _Unreadable()
+    unreadable = Unreadable()
     for number, line in enumerate(_lines(data), start=1):
         try:
             records.append(decode(line))
@@ -60,7 +60,7 @@ def _read_lines(path: Path, data: bytes) -> History:
     return History(logs=by_attempt(records), damage=unreadable.told)
 
 
-class _Unreadable:
+class Unreadable:
     """What in a log is no record of it: somebody else may write there, and forge. The rest is read;
     readers of it skip what has lost its place."""
 
@@ -111,7 +111,7 @@ async def _read_stream(url: str, job_id: str) -> History:
 
     every_attempt = subject_of(job_id=job_id or "*", epoch=0).removesuffix("0") + "*"
     records: list[Record] = []
-    unreadable = _Unreadable()
+    unreadable = Unreadable()
     connection = await connect(url, timeout_s=CONNECT_S)
     try:
         async for message in connection.messages(every_attempt):

@@ -10,8 +10,8 @@ from collections import Counter
 
 from drainfsm.core import events as e
 from drainfsm.core.notice import Cause, Notice
-from drainfsm.core.records import Record
-from drainfsm.views.attempts import Ending, drain_outcome, own_ending
+from drainfsm.core.records import Content, Record
+from drainfsm.views.attempts import Ending, drain_outcome, own_ending, phase_of
 
 BOUNDS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 """Upper ends of the buckets: from a step to a long grace window."""
@@ -99,7 +99,7 @@ class Measures:
         self._sources.add(name)
         return name
 
-    def _attempt(self, event: object, record: Record) -> None:
+    def _attempt(self, event: Content, record: Record) -> None:
         started = self._started_unix_ms
         match event:
             case e.AttemptStarted():
@@ -126,7 +126,7 @@ class Measures:
             self._over.add(epoch)
             self.ended[ending.value] += 1
 
-    def _drain(self, event: object, record: Record) -> None:
+    def _drain(self, event: Content, record: Record) -> None:
         epoch, open_drains = record.epoch, self._open
         if isinstance(event, e.NoticeReceived):
             drain = open_drains.setdefault(epoch, _OpenDrain())
@@ -149,39 +149,26 @@ class Measures:
             if isinstance(event, e.Exited):
                 self.deadline_missed_count += event.remaining_ms < 0
 
-    def _save(self, event: object, record: Record) -> None:
-        took: tuple[str, int] | None = None
+    def _save(self, event: Content, record: Record) -> None:
         match event:
-            case e.NodeCordoned(duration_ms=value_ms):
-                took = ("cordon", value_ms)
-            case e.RanksQuiesced(quiesce_ms=value_ms):
-                took = ("quiesce", value_ms)
-            case e.BytesStaged(staged_ms=value_ms):
-                took = ("stage", value_ms)
-            case e.Durable(durable_ms=value_ms):
-                took = ("durable", value_ms)
-            case e.ManifestPublished(commit_ms=value_ms):
-                took = ("commit", value_ms)
+            case e.ManifestPublished():
                 self._committed("drain", record)
             case e.CheckpointCommitted(sample=sample):
                 self._committed("periodic", record)
-                for phase, value_ms in (
-                    ("durable", sample.durable_ms),
-                    ("commit", sample.commit_ms),
-                ):
-                    self.periodic_phases.setdefault(phase, Distribution()).add(value_ms)
+                _add(self.periodic_phases, "durable", sample.durable_ms)
+                _add(self.periodic_phases, "commit", sample.commit_ms)
             case e.CheckpointFailed():
                 self.save_failures["periodic"] += 1
             case e.SaveAbandoned():
                 self.save_failures["drain"] += 1
-        if took is not None:
-            self.drain_phases.setdefault(took[0], Distribution()).add(took[1])
+        if (took := phase_of(event)) is not None:
+            _add(self.drain_phases, *took)
 
     def _committed(self, kind: str, record: Record) -> None:
         self.commits[kind] += 1
         self.committed_unix_ms = max(self.committed_unix_ms or 0, record.at_unix_ms)
 
-    def _source(self, event: object, record: Record) -> None:
+    def _source(self, event: Content, record: Record) -> None:
         if isinstance(event, e.SourceUnknown):
             place = (record.epoch, event.source, event.node)
             if place not in self._blind:
@@ -208,6 +195,10 @@ class _OpenDrain:
     def cause(self) -> str:
         """Of the earliest deadline; the identity breaks ties, as in the state."""
         return min(self.notices.items(), key=lambda one: (one[1][0], one[0]))[1][1]
+
+
+def _add(phases: dict[str, Distribution], phase: str, value_ms: int) -> None:
+    phases.setdefault(phase, Distribution()).add(value_ms)
 
 
 def _class_of(notice: Notice) -> str:

@@ -5,18 +5,15 @@ What a log holds is not trusted: everything that comes from it is escaped.
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from drainfsm.core.budget import Budget, Evidence
 from drainfsm.core.text import printable
+from drainfsm.views.page import TEXT_MAX, document, drawing, escaped, table
 from drainfsm.views.postmortem import Postmortem
 from drainfsm.views.table import day_and_time, in_seconds
 from drainfsm.views.what_if import Decision
-
-TEXT_MAX = 2_000
-"""Characters of one value that are shown."""
 
 
 def what_if_text(found: Postmortem) -> Iterator[str]:
@@ -77,14 +74,7 @@ def page(found: Sequence[Postmortem]) -> str:
     """One HTML file that works from disk: no script, nothing fetched."""
     title = f"Drains of {found[0].job_id}" if found else "No drain"
     body = "\n".join(_article(one) for one in found) or "<p>No drain in these records.</p>"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'\">\n"
-        f"<title>{_h(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{_h(title)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
-    )
+    return document(title, body)
 
 
 def _facts(found: Postmortem) -> list[tuple[str, str]]:
@@ -164,21 +154,11 @@ def _md_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[s
 
 # --- HTML ---------------------------------------------------------------------------------------
 
-STYLE = """
-:root{color-scheme:light dark;--line:#8886;--good:#2a7;--bad:#c33;--bar:#58b}
-body{font:16px/1.5 system-ui,sans-serif;margin:0}main{max-width:60rem;margin:auto;padding:1rem}
-table{border-collapse:collapse;margin:.5rem 0;width:100%}th,td{text-align:left;vertical-align:top;
-border-bottom:1px solid var(--line);padding:.2rem .6rem .2rem 0;overflow-wrap:anywhere}
-article{border-top:3px solid var(--line);margin-top:2rem}.bad{color:var(--bad);font-weight:600}
-.good{color:var(--good);font-weight:600}pre{overflow-x:auto}svg{width:100%;height:auto}
-svg text{font:12px system-ui,sans-serif;fill:currentColor}
-"""
-
 
 def _article(found: Postmortem) -> str:
     decisions = "".join(_decision(one) for one in found.decisions)
     notes = "".join(
-        f'<p class="bad">{_h(text)}</p>'
+        f'<p class="bad">{escaped(text)}</p>'
         for text in (*_late(found), *(f"WARNING: {one}" for one in found.warnings))
     )
     notices = [
@@ -186,12 +166,12 @@ def _article(found: Postmortem) -> str:
         for n in found.notices
     ]
     phases = [(p.name, in_seconds(p.from_ms), in_seconds(p.to_ms)) for p in found.phases]
-    text = "\n".join(_h(line) for line in found.sentences)
+    text = "\n".join(escaped(line) for line in found.sentences)
     return (
-        f"<article><h2>Drain {_h(found.drain_id)}: {_h(found.outcome)}</h2>"
-        f"{notes}{_html_table((), _facts(found))}<h3>Against the deadline</h3>{_gantt(found)}"
-        f"{_html_table(('up to', 'from', 'to'), phases)}<h3>Notices</h3>"
-        f"{_html_table(('at', 'notice', 'class', 'cause', 'deadline'), notices)}"
+        f"<article><h2>Drain {escaped(found.drain_id)}: {escaped(found.outcome)}</h2>"
+        f"{notes}{table((), _facts(found))}<h3>Against the deadline</h3>{_gantt(found)}"
+        f"{table(('up to', 'from', 'to'), phases)}<h3>Notices</h3>"
+        f"{table(('at', 'notice', 'class', 'cause', 'deadline'), notices)}"
         f"{decisions}<h3>In sentences</h3><pre>{text}</pre></article>"
     )
 
@@ -200,48 +180,38 @@ def _decision(one: Decision) -> str:
     word = "good" if one.recorded.fits else "bad"
     wrong = other = ""
     if one.wrong:
-        wrong = f'<p class="bad">Recomputed, this does not add up: {_h(one.wrong)}</p>'
+        wrong = f'<p class="bad">Recomputed, this does not add up: {escaped(one.wrong)}</p>'
     if one.other is not None:
-        other = f"<p>Under other settings: {_h(_would(one))} ({_h(_sum(one.other))})</p>"
+        other = f"<p>Under other settings: {escaped(_would(one))} ({escaped(_sum(one.other))})</p>"
     return (
-        f"<h3>{_h(one.kind)} at {_h(in_seconds(one.at_ms))}</h3><p>{_h(one.reason)}</p>"
-        f"{_html_table(('term', 'ms', 'from'), _terms(one.recorded))}"
-        f'<p class="{word}">{_h(_sum(one.recorded))}</p>{wrong}{other}'
+        f"<h3>{escaped(one.kind)} at {escaped(in_seconds(one.at_ms))}</h3>"
+        f"<p>{escaped(one.reason)}</p>"
+        f"{table(('term', 'ms', 'from'), _terms(one.recorded))}"
+        f'<p class="{word}">{escaped(_sum(one.recorded))}</p>{wrong}{other}'
     )
-
-
-def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{_h(one)}</th>" for one in heads)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_h(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f"<table>{'<tr>' + head + '</tr>' if head else ''}{body}</table>"
 
 
 def _gantt(found: Postmortem) -> str:
     """Phases as bars, and the deadline as it moved: to the left, never to the right."""
     ends = [phase.to_ms for phase in found.phases] + [move.deadline_ms for move in found.deadlines]
-    scale = 700 / max(1, *ends) if ends else 1.0
-    rows = []
+    scale = 690 / max(1, *ends) if ends else 1.0
+    marks = []
     for number, phase in enumerate(found.phases):
-        y, x = 10 + 22 * number, 90 + phase.from_ms * scale
-        width = max(1.0, (phase.to_ms - phase.from_ms) * scale)
-        rows.append(
-            f'<text x="0" y="{y + 13}">{_h(phase.name)}</text><rect x="{x:.1f}" y="{y}" '
-            f'width="{width:.1f}" height="16" fill="var(--bar)"/>'
+        y, x = 4 + 22 * number, 100 + phase.from_ms * scale
+        width = max(1.5, (phase.to_ms - phase.from_ms) * scale)
+        marks.append(
+            f'<text x="92" y="{y + 13}" text-anchor="end">{escaped(phase.name)}</text>'
+            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="16" fill="var(--bar)"/>'
         )
-    height = 30 + 22 * len(found.phases)
+    height = 8 + 22 * len(found.phases)
+    marks.append(f'<text x="100" y="{height + 14}">0 s</text>')
     for move in found.deadlines:
-        x = 90 + max(0, move.deadline_ms) * scale
-        rows.append(
+        x = 100 + max(0, move.deadline_ms) * scale
+        side = "end" if x > 300 else "start"
+        marks.append(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="var(--bad)" '
-            f'stroke-width="2"/>'
+            f'stroke-width="2"/><text x="{x:.1f}" y="{height + 14}" text-anchor="{side}">'
+            f"deadline {in_seconds(move.deadline_ms)}</text>"
         )
     label = f"phases of drain {found.drain_id} against its deadline"
-    return (
-        f'<svg role="img" aria-label="{_h(label)}" viewBox="0 0 800 {height}">{"".join(rows)}</svg>'
-    )
-
-
-def _h(text: str) -> str:
-    return html.escape(printable(text, chars_max=TEXT_MAX))
+    return drawing(label, "".join(marks), width=800, height=height + 20)

@@ -6,8 +6,10 @@ import textwrap
 from collections.abc import Iterator
 
 from drainfsm.views.attempts import AttemptReport
-from drainfsm.views.report import DrillReport, Durations, Rate, Report, Totals
+from drainfsm.views.fleet import FleetReport
+from drainfsm.views.report import DrillReport, Report
 from drainfsm.views.table import WIDTH, day_and_time, in_seconds
+from drainfsm.views.tally import Durations, Rate, Totals
 
 LABEL_COLUMNS = 28
 
@@ -25,6 +27,21 @@ def report_text(report: Report) -> Iterator[str]:
     if len(report.jobs) > 1:
         yield "all jobs"
         yield from _totals(report.totals)
+
+
+def fleet_text(report: FleetReport) -> Iterator[str]:
+    yield f"{report.job_count} jobs"
+    yield from _totals(report.totals)
+    yield from _row("left before the deadline", durations_text(report.headroom))
+    for cause, outcomes in report.causes.items():
+        yield from _row(f"drains: {cause}", counts_text(outcomes))
+    for one in report.phases:
+        size = f"world size {one.world_size or '?'}"
+        for phase, found in one.phases.items():
+            yield from _row(f"{phase}, {size}", durations_text(found))
+    for job in report.costliest:
+        lost = f"{_span(job.work_lost_ms)} in {job.attempt_count} attempts"
+        yield from _row(f"lost by {job.job_id}", lost)
 
 
 def _attempt(attempt: AttemptReport) -> str:
@@ -66,17 +83,17 @@ def _range(attempt: AttemptReport) -> str:
 def _totals(totals: Totals) -> Iterator[str]:
     rows = [
         ("attempts", _attempts(totals)),
-        ("drains", _counts(totals.drains)),
+        ("lost without notice", rate_text(totals.missed_notice) + " that lost capacity"),
+        ("checkpoint age at failure", durations_text(totals.checkpoint_age)),
+        ("requeue delay", durations_text(totals.requeue_delay)),
+        ("restore", durations_text(totals.restore)),
+        ("restarts that got healthy", rate_text(totals.restart_healthy)),
+        ("drains", counts_text(totals.drains)),
         ("deadlines missed", str(totals.deadline_missed_count)),
-        ("lost without notice", _rate(totals.missed_notice) + " that lost capacity"),
-        ("restarts that got healthy", _rate(totals.restart_healthy)),
-        ("checkpoint age at failure", _durations(totals.checkpoint_age)),
-        ("requeue delay", _durations(totals.requeue_delay)),
-        ("restore", _durations(totals.restore)),
         ("restores refused", _refused(totals)),
-        ("restart to healthy step", _durations(totals.restart_to_healthy)),
-        ("save, durable", _durations(totals.save_durable)),
-        ("save, commit", _durations(totals.save_commit)),
+        ("restart to healthy step", durations_text(totals.restart_to_healthy)),
+        ("save, durable", durations_text(totals.save_durable)),
+        ("save, commit", durations_text(totals.save_commit)),
         ("work lost", _lost(totals)),
         ("sources that could not tell", _sources(totals)),
     ]
@@ -101,19 +118,19 @@ def _row(label: str, text: str) -> Iterator[str]:
 
 def _attempts(totals: Totals) -> str:
     more = f"; {totals.unlogged_count} more left no record here" if totals.unlogged_count else ""
-    return f"{totals.attempt_count}: {_counts(totals.endings)}{more}"
+    return f"{totals.attempt_count}: {counts_text(totals.endings)}{more}"
 
 
-def _counts(counts: dict[str, int]) -> str:
+def counts_text(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
 
-def _rate(rate: Rate) -> str:
+def rate_text(rate: Rate) -> str:
     share = "" if rate.share is None else f" ({rate.share:.1%})"
     return f"{rate.count} of {rate.of}{share}"
 
 
-def _durations(found: Durations) -> str:
+def durations_text(found: Durations) -> str:
     if not found.count:
         return "never observed"
     parts = (("p50", found.p50_ms), ("p95", found.p95_ms), ("p99", found.p99_ms))

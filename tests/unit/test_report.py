@@ -23,8 +23,9 @@ from drainfsm.testing.scenario import NOON_UNIX_MS, STORE, Scenario
 from drainfsm.views.attempts import Ending
 from drainfsm.views.history import by_attempt
 from drainfsm.views.replay import AttemptLog
-from drainfsm.views.report import Report, durations, report
+from drainfsm.views.report import Report, report
 from drainfsm.views.report_text import report_text
+from drainfsm.views.tally import Durations, Values
 
 HISTORIES = sorted((Path(__file__).parents[1] / "replay" / "histories").glob("*.jsonl"))
 SAMPLE = Sample(world_size=4, save_bytes=10_000_000, store=STORE, durable_ms=400, commit_ms=100)
@@ -272,12 +273,19 @@ def test_attempts_that_left_no_record_are_counted_by_their_numbers() -> None:
 
 
 def test_percentiles_are_observed_values_by_nearest_rank() -> None:
-    found = durations([*range(1, 101), None])
+    def durations(*values_ms: int | None) -> Durations:
+        values = Values()
+        for value_ms in values_ms:
+            values.add(value_ms)
+        return values.durations()
+
+    found = durations(*range(1, 101), None)
     assert (found.count, found.p50_ms, found.p95_ms, found.p99_ms, found.max_ms) == (
         100, 50, 95, 99, 100,
     )  # fmt: skip
-    assert durations([7]).p50_ms == durations([7]).p99_ms == 7
-    assert durations([]).p50_ms is None
+    assert durations(7).p50_ms == durations(7).p99_ms == 7
+    assert durations().p50_ms is None
+    assert durations(2**70, -(2**70)).max_ms == 2**63 - 1
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)

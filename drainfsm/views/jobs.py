@@ -1,0 +1,114 @@
+"""Logs of many jobs, one job at a time: from a file, the journals of a machine, or the stream.
+
+A file and the stream hold the jobs' records mixed. A first pass notes where those of each job
+stand (eight bytes a record), a second one reads job after job.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from drainfsm.core.codec import decode
+from drainfsm.core.foreign import UNREADABLE
+from drainfsm.core.records import Record
+from drainfsm.errors import ConfigError, RecordUnreadableError
+from drainfsm.log.frames import MAGIC as JOURNAL_MAGIC
+from drainfsm.views.history import (
+    CONNECT_S,
+    History,
+    Unreadable,
+    by_attempt,
+    read_file,
+    read_journals,
+)
+
+
+class _Owner(msgspec.Struct):
+    job_id: str
+
+
+_owner = msgspec.json.Decoder(_Owner)
+
+
+def jobs_of_state_dir(state_dir: Path) -> Iterator[History]:
+    """Every job that has journals there."""
+    if state_dir.is_dir():
+        for path in sorted(state_dir.iterdir()):
+            if (path / "journal").is_dir():
+                yield read_journals(state_dir, job_id=path.name)
+
+
+def jobs_of_file(path: Path) -> Iterator[History]:
+    """Raises: ConfigError: there is no such file."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(JOURNAL_MAGIC)) == JOURNAL_MAGIC:
+                yield read_file(path)
+                return
+            file.seek(0)
+            yield from _jobs(file, str(path))
+    except OSError as error:
+        raise ConfigError(f"--file {path}: {error.strerror}") from error
+
+
+def jobs_of_stream(url: str) -> Iterator[History]:
+    """By way of a file that is gone afterwards.
+
+    Raises:
+        BrokerError: the server cannot be used.
+    """
+    import asyncio
+
+    with tempfile.TemporaryFile() as file:
+        asyncio.run(_spool(url, file))
+        file.seek(0)
+        yield from _jobs(file, "the stream")
+
+
+async def _spool(url: str, file: BinaryIO) -> None:
+    from drainfsm.log.jetstream import connect
+    from drainfsm.log.stream import SUBJECTS
+
+    connection = await connect(url, timeout_s=CONNECT_S)
+    try:
+        async for message in connection.messages(SUBJECTS):
+            file.write(message.data.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
+    finally:
+        await connection.close()
+
+
+def _jobs(file: BinaryIO, where: str) -> Iterator[History]:
+    places: dict[str, array[int]] = {}
+    unreadable = Unreadable()
+    offset = 0
+    for number, line in enumerate(file, start=1):
+        try:
+            job_id = _owner.decode(line).job_id
+        except UNREADABLE as error:
+            if line.strip():
+                unreadable.add(f"{where}, line {number}: {error}")
+        else:
+            places.setdefault(job_id, array("q")).append(offset)
+        offset += len(line)
+    if unreadable.told:
+        yield History(logs=(), damage=unreadable.told)
+    for job_id in sorted(places):
+        yield _job(file, places.pop(job_id), where)
+
+
+def _job(file: BinaryIO, places: array[int], where: str) -> History:
+    unreadable = Unreadable()
+    records: list[Record] = []
+    for offset in places:
+        file.seek(offset)
+        try:
+            records.append(decode(file.readline()))
+        except RecordUnreadableError as error:
+            unreadable.add(f"{where}, byte {offset}: {error}")
+    return History(logs=by_attempt(records), damage=unreadable.told)
