@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from drainfsm.adapter import AdapterContext, NoticeSink, Standing
+from drainfsm.adapter import AdapterContext, Departure, NoticeSink, Standing
 from drainfsm.core.notice import Cause, Notice
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.kubernetes_client import (
@@ -23,6 +23,7 @@ from drainfsm_adapters.kubernetes_client import (
     RefusedError,
     connection_of,
 )
+from drainfsm_adapters.kubernetes_evictions import Evictions
 from drainfsm_adapters.kubernetes_evidence import (
     KUBELET_GRACE_MS,
     OWN_CORDON,
@@ -30,6 +31,7 @@ from drainfsm_adapters.kubernetes_evidence import (
     claim_deadline,
     gone_of,
     pod_reading,
+    remembered,
 )
 from drainfsm_adapters.kubernetes_objects import NodeView, PodView, dig, node_of, pod_of
 from drainfsm_adapters.kubernetes_options import SOURCE, kubernetes_options, place_of
@@ -85,6 +87,7 @@ class KubernetesAdapter:
         self._node_name: asyncio.Future[str] | None = None
         self._own_pod: asyncio.Future[PodView] | None = None
         self._board = Board()
+        self._evictions = Evictions(self._options, job_id=context.job_id)
 
     # --- notices --------------------------------------------------------------------------------
 
@@ -99,10 +102,19 @@ class KubernetesAdapter:
         self._node_name, self._own_pod = loop.create_future(), loop.create_future()
         try:
             async with asyncio.TaskGroup() as group:
+                namespace = self._place.namespace
                 group.create_task(self._watch_pod(self._api, sink))
+                group.create_task(
+                    self._evictions.follow(
+                        self._api,
+                        self._own_pod,
+                        namespace,
+                        settle=self._settle,
+                        health=self._health("evictions", sink),
+                    )
+                )
                 if self._options.annotate:
-                    place = self._place
-                    group.create_task(self._board.follow(self._api, self._own_pod, place.namespace))
+                    group.create_task(self._board.follow(self._api, self._own_pod, namespace))
                 if self._options.nodes:
                     group.create_task(self._watch_node(self._api, sink))
                     group.create_task(self._follow_claim(self._api, sink))
@@ -121,7 +133,7 @@ class KubernetesAdapter:
             api,
             target,
             seen=self._see_pod,
-            gone=self._lose_pod,
+            gone=lambda _, last: self._lose_pod(last),
             health=self._health("pod", sink),
             watch_s=self._options.watch_s,
         )
@@ -172,7 +184,7 @@ class KubernetesAdapter:
         self._node = node_of(item)
         self._settle_node()
 
-    def _lose_node(self, item: dict[str, Any] | None) -> None:
+    def _lose_node(self, name: str, last: dict[str, Any] | None) -> None:
         """Its object is gone, and its pods will be collected: that is news of the pod's own."""
         self._node = None
 
@@ -215,7 +227,8 @@ class KubernetesAdapter:
 
     def _settle(self, signal: str, scope: str, reading: Reading) -> None:
         if self._ledger is not None:
-            self._ledger.settle(signal, scope, reading)
+            left_for = self._context.left_for
+            self._ledger.settle(signal, scope, remembered(reading, scope, left_for))
 
     def _health(self, name: str, sink: NoticeSink) -> Health:
         limit_ms = round(self._options.unknown_s * 1_000)
@@ -273,6 +286,18 @@ class KubernetesAdapter:
     def show(self, standing: Standing) -> None:
         """On the pod of node 0."""
         self._board.put(standing)
+        self._evictions.put(standing)
+
+    async def left(self, departure: Departure) -> str:
+        """Answers the EvictionRequest that the job has left for.
+
+        Raises:
+            NoAnswerError: the API server did not take it; says which right is missing.
+        """
+        if self._api is None:
+            return ""
+        async with self._borrowed(self._api) as api:
+            return await self._evictions.complete(api, departure)
 
     # --- cordon -----------------------------------------------------------------------------
 
@@ -346,10 +371,10 @@ class _Ledgers:
         self._api = api
         self._sink = sink
         self._ledgers: dict[str, Ledger] = {}
-        self._latest: dict[str, Reading] = {}
+        self._latest: dict[tuple[str, str], Reading] = {}
 
     def settle(self, signal: str, scope: str, reading: Reading) -> None:
-        self._latest[scope] = reading
+        self._latest[signal, scope] = reading
         ledger = self._ledgers.get(scope)
         if ledger is None:
             ledger = self._ledgers[scope] = Ledger(
@@ -363,5 +388,5 @@ class _Ledgers:
             asyncio.get_running_loop().call_later(CONFIRM_S, self._again, signal, scope, reading)
 
     def _again(self, signal: str, scope: str, reading: Reading) -> None:
-        if self._latest.get(scope) is reading:
+        if self._latest.get((signal, scope)) is reading:
             self.settle(signal, scope, reading)

@@ -29,6 +29,9 @@ from drainfsm_adapters.metadata import BODY_BYTES_MAX, NoAnswerError, Reply, Tim
 from drainfsm_adapters.server_clock import ServerClock
 
 MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+"""Of which JSON is a part."""
+
 LINE_BYTES_MAX = 8 * 1024 * 1024
 """An object has at most 1.5 MiB in etcd; more is no event."""
 

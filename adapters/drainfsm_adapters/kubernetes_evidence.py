@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -22,7 +22,7 @@ from drainfsm_adapters.kubernetes_objects import (
     instant_of,
     tolerates,
 )
-from drainfsm_adapters.kubernetes_options import KubernetesOptions
+from drainfsm_adapters.kubernetes_options import SOURCE, KubernetesOptions
 from drainfsm_adapters.ledger import Observed, Reading
 from drainfsm_adapters.times import from_http_date
 
@@ -256,6 +256,22 @@ class NodeReader:
             assumed=True,
             detail=key,
         )
+
+
+def remembered(reading: Reading, scope: str, left_for: Mapping[str, int | None]) -> Reading:
+    """With the instants that an attempt before this one has left for, of what states none itself:
+    seen anew, the end would be as far away as it was then."""
+
+    def of(event: Observed) -> Observed:
+        identity = "/".join(filter(None, (SOURCE, scope, event.key, event.tag)))
+        before = left_for.get(identity)
+        states_none = event.stated_unix_ms is None and not event.assumed
+        if before is None or event.derived_unix_ms is None or not states_none:
+            return event
+        earliest = min(before, event.derived_unix_ms)
+        return msgspec.structs.replace(event, derived_unix_ms=earliest)
+
+    return msgspec.structs.replace(reading, events=tuple(of(event) for event in reading.events))
 
 
 def _tolerated(taint: Taint, pod: PodView, now: int) -> Iterator[Observed]:

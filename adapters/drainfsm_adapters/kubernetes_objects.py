@@ -13,6 +13,9 @@ KARPENTER_TAINTS = ("karpenter.sh/disrupted", "karpenter.sh/disruption")
 SHUTTING_DOWN = "node is shutting down"
 """The kubelet's message at Ready, all that its graceful shutdown shows of itself."""
 
+RESPONDERS = "drainfsm.io/"
+"""Whatever follows names the job: its pods hear of each other's evictions, and of no others."""
+
 WHOLE_S_MAX = 10 * 366 * 24 * 3_600
 """Durations beyond ten years are nonsense."""
 
@@ -94,6 +97,8 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     conditions: tuple[Condition, ...]
     tolerations: tuple[Toleration, ...]
+    responder: str
+    """Whom the pod names to answer an EvictionRequest, if that is us; empty: nobody of ours."""
 
     def condition(self, kind: str) -> Condition | None:
         return _true(self.conditions, kind)
@@ -152,6 +157,14 @@ def pod_of(item: dict[str, Any]) -> PodView:
                 seconds=seconds(one, "tolerationSeconds"),
             )
             for one in each(item, "spec", "tolerations")
+        ),
+        responder=next(
+            (
+                text(one, "name")
+                for one in each(item, "spec", "evictionResponders")
+                if text(one, "name").startswith(RESPONDERS)
+            ),
+            "",
         ),
     )
 

@@ -1,8 +1,8 @@
-"""Follows one object of the API server for as long as the agent lives, whatever happens to watches.
+"""Follows objects of the API server for as long as the agent lives, whatever happens to watches.
 
 A watch ends all the time: by its own time limit, by a proxy, by a server that restarts, by a
 history that is compacted (410), or without a word. Where nothing was missed it goes on from the
-last version; otherwise the object is listed again, and what changed meanwhile is seen then.
+last version; otherwise the objects are listed again, and what changed meanwhile is seen then.
 """
 
 from __future__ import annotations
@@ -32,17 +32,22 @@ GONE = 410
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """One object."""
+    """One object, or those with a label."""
 
     path: str
     """Of the collection."""
 
-    name: str
-    field: str = "metadata.name"
-    """What the server is asked to filter by."""
+    name: str = ""
+    """Of the one object, which has to be there; empty: those that ``selector`` finds, if any."""
 
+    selector: dict[str, str] = {}
     what: str
     """For messages: ``pod train/llm-0-abcde``."""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What the server is asked to filter by."""
+        return self.selector or {"fieldSelector": f"metadata.name={self.name}"}
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -56,7 +61,8 @@ class _List(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """``seen`` is told of every version of the object, ``gone`` of its end. Neither may block."""
+    """``seen`` is told of every version of an object, ``gone`` of its end: its name, and how it was
+    last, where that is known. Neither may block."""
 
     def __init__(
         self,
@@ -64,7 +70,7 @@ class Watch:
         target: Target,
         *,
         seen: Callable[[dict[str, Any]], None],
-        gone: Callable[[dict[str, Any] | None], None],
+        gone: Callable[[str, dict[str, Any] | None], None],
         health: Health,
         watch_s: float,
     ) -> None:
@@ -74,11 +80,11 @@ class Watch:
         self._gone = gone
         self._health = health
         self._watch_s = watch_s
-        self._there = False
-        """It was seen, and not yet gone."""
+        self._there: set[str] = set()
+        """Names of what was seen, and is not yet gone."""
 
-        self._known = False
-        """It was seen, ever."""
+        self._known = not target.name
+        """It was seen, ever, or need not be there."""
 
         self._told_unix_ms = api.now_unix_ms()
 
@@ -106,16 +112,15 @@ class Watch:
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     async def _list(self) -> str:
-        query = {"fieldSelector": f"{self._target.field}={self._target.name}"}
-        reply = await self._api.request("GET", self._target.path, query=query)
+        reply = await self._api.request("GET", self._target.path, query=self._target.query)
         found = reply.json(_List)
         own = [item for item in found.items or [] if self._is_own(item)]
-        if own:
-            self._there = self._known = True
-            self._seen(own[0])
-        elif self._there:
-            self._end(None)
-        elif not self._known:
+        gone = self._there - {text(item, "metadata", "name") for item in own}
+        for item in own:
+            self._see(item)
+        for name in gone:
+            self._end(name, None)
+        if not self._known:
             raise NoAnswerError(f"there is no {self._target.what} in this cluster")
         return _version(found.metadata)
 
@@ -123,7 +128,7 @@ class Watch:
         """The version to go on from after a clean end."""
         limit_s = max(1, round(self._watch_s * (0.8 + 0.2 * random.random())))
         query = {
-            "fieldSelector": f"{self._target.field}={self._target.name}",
+            **self._target.query,
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
@@ -151,22 +156,24 @@ class Watch:
                 reason=text(event.object, "reason"),
             )
         if event.type in ("ADDED", "MODIFIED") and self._is_own(event.object):
-            self._there = self._known = True
-            self._seen(event.object)
+            self._see(event.object)
         elif event.type == "DELETED" and self._is_own(event.object):
             self._known = True
-            self._end(event.object)
+            self._end(text(event.object, "metadata", "name"), event.object)
         return _version(dig(event.object, "metadata"))
 
-    def _end(self, last: dict[str, Any] | None) -> None:
-        self._there = False
-        self._gone(last)
+    def _see(self, item: dict[str, Any]) -> None:
+        self._known = True
+        self._there.add(text(item, "metadata", "name"))
+        self._seen(item)
+
+    def _end(self, name: str, last: dict[str, Any] | None) -> None:
+        self._there.discard(name)
+        self._gone(name, last)
 
     def _is_own(self, item: dict[str, Any]) -> bool:
         """Whatever the server makes of the filter."""
-        return self._target.field != "metadata.name" or (
-            text(item, "metadata", "name") == self._target.name
-        )
+        return not self._target.name or text(item, "metadata", "name") == self._target.name
 
     def _told(self) -> None:
         self._told_unix_ms = self._api.now_unix_ms()

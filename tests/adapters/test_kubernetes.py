@@ -12,6 +12,7 @@ import pytest
 from drainfsm.adapter import AdapterContext, Standing
 from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.errors import ConfigError
+from drainfsm.runtime.agent.left_for import judged, remembered_as, remembered_deadline
 from drainfsm.testing.adapter_contract import context_for
 from drainfsm.testing.notice_sink import watching
 from drainfsm_adapters import kubernetes
@@ -38,9 +39,12 @@ def server_of(here: Level) -> KubeServer:
     return here.server
 
 
+def context_of(here: Level, **options: str) -> AdapterContext:
+    return context_for({"pod": "llm-0", "kubeconfig": str(here.kubeconfig), **options})
+
+
 def adapter_on(here: Level, **options: str) -> KubernetesAdapter:
-    given = {"pod": "llm-0", "kubeconfig": str(here.kubeconfig), **options}
-    return kubernetes.adapter(context_for(given))
+    return kubernetes.adapter(context_of(here, **options))
 
 
 def while_watching(
@@ -135,6 +139,55 @@ def test_other_signals_are_nobodys_business_here(here: Level) -> None:
     usr1 = msgspec.structs.replace(SIGTERM, native_id="SIGUSR1")
     adapter = adapter_on(here)
     assert asyncio.run(adapter.interpret(usr1, timeout_ms=1_000)) is usr1
+
+
+# --- started again in place ----------------------------------------------------------------------
+
+
+def test_a_cordon_that_stands_drains_one_attempt_and_no_other(here: Level) -> None:
+    """The container is started again in its pod, whose node stays cordoned."""
+
+    async def attempt(left_for: dict[str, int | None], act: Callable[[], object]) -> Notice:
+        context = msgspec.structs.replace(context_of(here), left_for=left_for)
+        adapter = kubernetes.adapter(context)
+        async with watching(adapter) as sink:
+            while adapter._pod is None or adapter._node is None:
+                await asyncio.sleep(0.02)
+            act()
+            await sink.until(lambda: bool(sink.notices))
+            notice = sink.notices[0]
+            return judged(notice, left_for, now_unix_ms=notice.received_unix_ms)
+
+    def nothing() -> None:
+        """It stands already."""
+
+    first = asyncio.run(attempt({}, lambda: here.kubectl_now("cordon", "node-a")))
+    assert not first.advisory
+    left_for = {remembered_as(first): remembered_deadline(first)}
+    again = asyncio.run(attempt(left_for, nothing))
+    assert again.advisory
+    assert again.identity == first.identity
+    here.kubectl_now("uncordon", "node-a")
+    assert not asyncio.run(attempt(left_for, lambda: here.kubectl_now("cordon", "node-a"))).advisory
+
+
+def test_a_toleration_that_runs_does_not_begin_anew(here: Level) -> None:
+    tolerated = {"key": "kit/goes", "operator": "Exists", "tolerationSeconds": 600}
+    server = server_of(here)
+    server.objects.remove(POD)
+    server.add_pod(tolerations=[{**tolerated, "effect": "NoExecute"}])
+    taint = {"key": "kit/goes", "value": "now", "effect": "NoExecute"}
+    server.patch_node("node-a", {"spec": {"taints": [taint]}})
+
+    async def deadline(left_for: dict[str, int | None]) -> tuple[str, int | None]:
+        context = msgspec.structs.replace(context_of(here), left_for=left_for)
+        async with watching(kubernetes.adapter(context)) as sink:
+            await sink.until(lambda: bool(sink.notices))
+            return sink.notices[0].identity, sink.notices[0].deadline_unix_ms
+
+    identity, first = asyncio.run(deadline({}))
+    assert first is not None
+    assert asyncio.run(deadline({identity: first - 200_000})) == (identity, first - 200_000)
 
 
 # --- the cordon ---------------------------------------------------------------------------------

@@ -18,8 +18,10 @@ import yaml
 from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE, NO_PROGRESS_EXIT_CODE
+from drainfsm_adapters.kubernetes_objects import pod_of
 from drainfsm_adapters.kubernetes_options import KubernetesOptions
-from drainfsm_kit.kube.levels import DEFAULT_IMAGE, Level, level, missing
+from drainfsm_kit.kube.levels import DEFAULT_IMAGE, NAMES, Level, definition, level, missing
+from drainfsm_kit.kube.server import RESOURCES
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -31,7 +33,18 @@ VALUES: dict[str, Item] = {
     "as it is": {},
     "several nodes": {"nodes": 4, "queue": "gpu", "cloud": "aws", "env": {"OMP_NUM_THREADS": "1"}},
     "no ClusterRole": {"watchNodes": False, "networkPolicy": False, "claim": ""},
+    "metrics": {"metrics": {"enabled": True, "labels": {"release": "prometheus"}}},
 }
+ALPHA: Item = {"evictionRequests": True}
+"""What an API server without alpha features does not take."""
+
+FOREIGN = (
+    "jobset.x-k8s.io",
+    "kueue.x-k8s.io",
+    "trainer.kubeflow.org",
+    "monitoring.coreos.com",
+)
+"""Groups of which no package has the schemas."""
 
 
 def manifests() -> Iterator[tuple[str, Item]]:
@@ -71,21 +84,18 @@ IDS = [f"{name}-{number}" for number, (name, _) in enumerate(JOBS)]
 def test_there_are_manifests() -> None:
     kinds = {item["kind"] for _, item in manifests()}
     assert kinds >= {"Job", "Service", "JobSet", "TrainJob", "TrainingRuntime", "LocalQueue"}
-    assert len(JOBS) == 7
+    assert len(JOBS) == 8
 
 
 def test_what_kubernetes_itself_defines_is_valid() -> None:
     checked = 0
-    for name, item in [*every(), *JOBS]:
+    alpha = [("alpha", item) for item in rendered(ALPHA)]
+    for name, item in [*every(), *JOBS, *alpha]:
         try:
             kubernetes_validate.validate(item, VERSION, strict=True)
             checked += 1
         except kubernetes_validate.SchemaNotFoundError:
-            assert item["apiVersion"].split("/")[0] in (
-                "jobset.x-k8s.io",
-                "kueue.x-k8s.io",
-                "trainer.kubeflow.org",
-            ), name
+            assert item["apiVersion"].split("/")[0] in FOREIGN, name
     assert checked > 30
 
 
@@ -129,12 +139,75 @@ def test_the_variables_are_settings_that_work(name: str, job: Item, tmp_path: Pa
     assert config.nnodes in (nodes, 2)
 
 
+def one(items: list[Item], kind: str, name: str = "") -> Item:
+    (found,) = [x for x in items if x["kind"] == kind and name in ("", x["metadata"]["name"])]
+    return found
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_prometheus_finds_the_agent_that_answers(nodes: int) -> None:
+    """The coordinator's: of several pods the one with index 0, and through the network policy."""
+    items = rendered({"nodes": nodes, "metrics": {"enabled": True, "port": 9_000}})
+    service, monitor = one(items, "Service", "llm-metrics"), one(items, "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    services = [x for x in items if x["kind"] == "Service"]
+    found = [x for x in services if wanted.items() <= x["metadata"]["labels"].items()]
+    assert found == [service]
+    assert monitor["spec"]["endpoints"] == [{"port": service["spec"]["ports"][0]["name"]}]
+    selector = dict(service["spec"]["selector"])
+    index = selector.pop("batch.kubernetes.io/job-completion-index", None)
+    assert index == (None if nodes == 1 else "0")
+    template = one(items, "Job")["spec"]["template"]
+    assert selector.items() <= template["metadata"]["labels"].items()
+    env = {x["name"]: x.get("value") for x in template["spec"]["containers"][0]["env"]}
+    assert env["DRAINFSM_METRICS"] == "0.0.0.0:9000"
+    ports = [rule.get("ports") for rule in one(items, "NetworkPolicy")["spec"]["ingress"]]
+    assert [{"port": 9_000}] in ports
+
+
+def test_the_pods_name_the_responder_whose_evictions_they_may_answer() -> None:
+    items = rendered(ALPHA)
+    spec = one(items, "Job")["spec"]["template"]["spec"]
+    assert pod_of({"spec": spec}).responder == "drainfsm.io/llm"
+    rules = one(items, "Role")["rules"]
+    ours = {
+        tuple(r["resources"]): r["verbs"] for r in rules if "lifecycle.k8s.io" in r["apiGroups"]
+    }
+    assert ours == {("evictions",): ["list", "watch"], ("evictions/status",): ["patch"]}
+
+
 def test_the_page_shows_every_option_and_manifest() -> None:
     shown = {"pod", "namespace", "uid", "node", "kubeconfig"}
     for option in set(KubernetesOptions.__struct_fields__) - shown:
         assert f"\n{option} = " in PAGE, option
     for path in FOLDER.iterdir():
         assert f"`{path.name}`" in PAGE, path.name
+
+
+# --- kubectl ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kubectl_takes_every_manifest(name: str, tmp_path: Path) -> None:
+    """By the schemas of the API server, where it has any; the test server only knows the kinds."""
+    if why := missing(name):
+        pytest.skip(why)
+    with level(name, tmp_path) as here:
+        for api, kinds in RESOURCES.items():
+            if api.split("/")[0] in FOREIGN:
+                for plural, (kind, namespaced) in kinds.items():
+                    scope = "Namespaced" if namespaced else "Cluster"
+                    here.define(definition(api, kind, plural, scope=scope))
+        items = {"apiVersion": "v1", "kind": "List", "items": [item for _, item in every()]}
+        checked = ("--validate=false",) if here.server is not None else ("--validate=strict",)
+        args = ("create", "--dry-run=client", "-o", "name", *checked)
+        told = here.kubectl_now(*args, "-f", "-", given=items).split()
+        assert len(told) == len(every())
+        for path in sorted(FOLDER.glob("*.yaml")):
+            assert here.kubectl_now(*args, "-f", str(path)), path.name
+        broken = json.loads(json.dumps(every()[0][1])) | {"kind": "Jop"}
+        with pytest.raises(RuntimeError, match="Jop"):
+            here.kubectl_now(*args, "-f", "-", given=broken)
 
 
 # --- an API server ------------------------------------------------------------------------------

@@ -31,29 +31,24 @@ DEFAULT_IMAGE = "busybox:1.36"
 STAYS = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]
 """What runs to the end of its grace."""
 
-CLAIMS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "nodeclaims.karpenter.sh"},
-    "spec": {
-        "group": "karpenter.sh",
-        "scope": "Cluster",
-        "names": {"plural": "nodeclaims", "singular": "nodeclaim", "kind": "NodeClaim"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
+
+def definition(api: str, kind: str, plural: str, *, scope: str = "Namespaced") -> Json:
+    """Of a kind that somebody else's controller brings; whatever it holds is taken."""
+    group, _, version = api.rpartition("/")
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    names = {"plural": plural, "singular": kind.lower(), "kind": kind}
+    served = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {"group": group, "scope": scope, "names": names, "versions": [served]},
+    }
 
 
 def missing(name: str) -> str:
@@ -102,6 +97,13 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
         if done.returncode:
             raise RuntimeError(f"kubectl {' '.join(args)}: {done.stderr}")
         return done.stdout
+
+    def define(self, kind: Json) -> None:
+        """Makes a ``definition`` known; the test server knows what it knows."""
+        if self.server is None:
+            self.kubectl_now("apply", "--validate=false", "-f", "-", given=kind)
+            name = kind["metadata"]["name"]
+            self.kubectl_now("wait", "--for=condition=Established", f"crd/{name}")
 
     async def pod(self, name: str) -> Json:
         found: Json = json.loads(await self.kubectl("get", "pod", name, "-o", "json"))
@@ -245,5 +247,4 @@ def level(name: str, directory: Path) -> Iterator[Level]:
 
 
 def _define_claims(made: Level) -> None:
-    made.kubectl_now("apply", "--validate=false", "-f", "-", given=CLAIMS)
-    made.kubectl_now("wait", "--for=condition=Established", "crd/nodeclaims.karpenter.sh")
+    made.define(definition("karpenter.sh/v1", "NodeClaim", "nodeclaims", scope="Cluster"))

@@ -138,8 +138,9 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def selected(item: Json, fields: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    has = item["metadata"].get("labels", {})
     return all(_at(item, path) == value for path, value in fields.items()) and all(
-        item["metadata"].get("labels", {}).get(name) == value for name, value in labels.items()
+        name in has and value in ("", has[name]) for name, value in labels.items()
     )
 
 
@@ -151,7 +152,7 @@ def _at(item: Json, path: str) -> str:
 
 
 def selector_of(text: str) -> dict[str, str]:
-    """``a=b,c==d``."""
+    """``a=b,c==d,e``: of the last, that it is there."""
     return dict(_pairs(text))
 
 

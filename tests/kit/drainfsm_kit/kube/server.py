@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from drainfsm_kit.kube.evictions import Evictions, Invalid
 from drainfsm_kit.kube.objects import (
     Conflict,
     Json,
@@ -41,12 +42,34 @@ RESOURCES: dict[str, dict[str, tuple[str, bool]]] = {
         "nodes": ("Node", False),
         "events": ("Event", True),
         "namespaces": ("Namespace", False),
+        "services": ("Service", True),
+        "serviceaccounts": ("ServiceAccount", True),
     },
+    "batch/v1": {"jobs": ("Job", True)},
+    "networking.k8s.io/v1": {"networkpolicies": ("NetworkPolicy", True)},
+    "rbac.authorization.k8s.io/v1": {
+        "roles": ("Role", True),
+        "rolebindings": ("RoleBinding", True),
+        "clusterroles": ("ClusterRole", False),
+        "clusterrolebindings": ("ClusterRoleBinding", False),
+    },
+    "jobset.x-k8s.io/v1alpha2": {"jobsets": ("JobSet", True)},
+    "kueue.x-k8s.io/v1beta1": {
+        "resourceflavors": ("ResourceFlavor", False),
+        "clusterqueues": ("ClusterQueue", False),
+        "localqueues": ("LocalQueue", True),
+    },
+    "trainer.kubeflow.org/v1alpha1": {
+        "trainingruntimes": ("TrainingRuntime", True),
+        "trainjobs": ("TrainJob", True),
+    },
+    "monitoring.coreos.com/v1": {"servicemonitors": ("ServiceMonitor", True)},
     "policy/v1": {"poddisruptionbudgets": ("PodDisruptionBudget", True)},
     "apps/v1": {"daemonsets": ("DaemonSet", True)},
     "karpenter.sh/v1": {"nodeclaims": ("NodeClaim", False)},
     "lifecycle.k8s.io/v1alpha1": {"evictions": ("Eviction", True)},
 }
+APPLY = "application/apply-patch+yaml"
 VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 BOOKMARK_S = 2.0
 """Real ones send them about once a minute."""
@@ -61,6 +84,7 @@ class KubeServer:
     def __init__(self, *, ahead_s: float = 0.0, kubelet: bool = True) -> None:
         self.objects = Objects(ahead_s=ahead_s)
         self.pods = Pods(self.objects, kubelet=kubelet)
+        self.evictions = Evictions(self.objects, self.pods)
         self.tokens = {TOKEN}
         self.forbidden: set[tuple[str, str]] = set()
         """Verb and resource."""
@@ -362,6 +386,8 @@ class _Handler(BaseHTTPRequestHandler):
                 name = body["metadata"].get("name") or body["metadata"]["generateName"] + "x"
                 made = self._writing(lambda: self._objects.create(key._replace(name=name), body))
                 self._answer(201, self._dressed(made))
+            case "patch" if self.headers["Content-Type"] == APPLY and resource == "evictions":
+                self._answer(200, self._dressed(self._apply(key, body)))
             case "patch":
                 self._patch(key, body)
             case "delete":
@@ -420,6 +446,11 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refusal(409, "Conflict", str(error)) from error
         except KeyError as error:
             raise _Refusal(404, "NotFound", f"{error} not found") from error
+        except Invalid as error:
+            raise _Refusal(422, "Invalid", str(error)) from error
+
+    def _apply(self, key: Key, body: Json) -> Json:
+        return self._writing(lambda: self.server.kube.evictions.apply(key, body))
 
     def _patch(self, key: Key, patch: Json) -> None:
         def change(item: Json) -> None:

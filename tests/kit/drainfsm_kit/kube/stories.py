@@ -20,6 +20,8 @@ from drainfsm.core.notice import NoticeClass
 from drainfsm.testing.notice_sink import RecordingSink, watching
 from drainfsm_adapters import kubernetes
 from drainfsm_kit.kube.levels import NAMES, Level, level, missing
+from drainfsm_kit.kube.objects import read
+from drainfsm_kit.kube.server import KubeServer
 
 HARD, SOFT = NoticeClass.HARD, NoticeClass.SOFT
 GRACE_S = 30
@@ -185,6 +187,29 @@ async def _stale_disruption(level: Level, pod: str, sink: RecordingSink) -> Told
     return Told()
 
 
+async def _requested(level: Level, pod: str, sink: RecordingSink) -> Told:
+    """Somebody asks for the pod to go: as if it went ``node_s`` after it was asked for."""
+    server = _server_of(level)
+    name = server.evictions.request(pod)
+    await sink.until(lambda: bool(sink.notices))
+    started = read(server.evictions.said(name)["startTime"]) - level.ahead_s
+    return Told(deadline_unix_ms=round(started * 1_000) + 300_000)
+
+
+async def _request_withdrawn(level: Level, pod: str, sink: RecordingSink) -> Told:
+    server = _server_of(level)
+    name = server.evictions.request(pod)
+    await sink.until(lambda: bool(sink.notices))
+    server.evictions.withdraw(name)
+    await sink.until(lambda: bool(sink.withdrawals))
+    return Told()
+
+
+def _server_of(level: Level) -> KubeServer:
+    assert level.server is not None
+    return level.server
+
+
 def _tolerating(key: str, seconds: int) -> dict[str, object]:
     toleration = {"key": key, "operator": "Exists", "tolerationSeconds": seconds}
     return {"tolerations": [{**toleration, "effect": "NoExecute"}]}
@@ -221,11 +246,21 @@ STORIES: dict[str, tuple[Story, Expected]] = {
         _stale_disruption,
         Expected(classes=(), cause="eviction", withdrawn=1),
     ),
+    "EvictionRequest": (_requested, Expected(classes=(SOFT,), cause="eviction")),
+    "EvictionRequest, withdrawn": (
+        _request_withdrawn,
+        Expected(classes=(), cause="eviction", withdrawn=1),
+    ),
 }
 
+RESPONDS: dict[str, object] = {
+    "evictionResponders": [{"name": "drainfsm.io/llm", "priority": 1_000}]
+}
 PODS: dict[str, dict[str, object]] = {
     "taint, tolerated 4 s": _tolerating("kit/goes", 4),
     "taint, removed in time": _tolerating("kit/stays", 60),
+    "EvictionRequest": RESPONDS,
+    "EvictionRequest, withdrawn": RESPONDS,
 }
 OPTIONS = {
     "Spot node, 15 s": {"shutdown_s": "15"},
@@ -235,6 +270,8 @@ NEEDS_CONTROLLERS = {"taint, tolerated 4 s"}
 ONLY_WITHOUT_KUBELET = {"graceful node shutdown"}
 """A kubelet that is well overwrites what others write at Ready."""
 
+ALPHA = {"EvictionRequest", "EvictionRequest, withdrawn"}
+
 
 def not_here(name: str, story: str) -> str:
     """Why a story cannot be played on a level that is here; empty: it can."""
@@ -242,6 +279,8 @@ def not_here(name: str, story: str) -> str:
         return "there are no controllers"
     if name == "cluster" and story in ONLY_WITHOUT_KUBELET:
         return "a kubelet that is well overwrites the condition"
+    if name != "kit" and story in ALPHA:
+        return "alpha, since 1.37"
     return ""
 
 
