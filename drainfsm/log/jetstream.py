@@ -98,6 +98,20 @@ class Connection:
         api.check(reply.config, replicas=replicas)
         return api.warnings(reply.config, sync_always=sync_always)
 
+    async def stream_warnings(self) -> list[str]:
+        """What may be lost of a stream that is there. Nothing is created: the first attempt does.
+
+        Raises:
+            BrokerError: no JetStream, or the stream is no append-only log (names the fields).
+        """
+        reply = await self._stream_info()
+        if reply.error is not None and reply.error.err_code == api.STREAM_NOT_FOUND:
+            return []
+        if reply.error is not None:
+            raise BrokerError(f"cannot use stream {STREAM}: {reply.error.description}")
+        api.check(reply.config, replicas=1)
+        return api.warnings(reply.config, sync_always=None)
+
     def created_stream(self) -> bool:
         """True once after ``ensure_stream`` found none: what an earlier one had is not in it."""
         created, self._created_stream = self._created_stream, False

@@ -1,0 +1,169 @@
+"""``drainfsm doctor``: tries an environment before a job is trusted to it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from drainfsm.cli.options import Parser, add_options
+from drainfsm.cli.plan import quantity
+from drainfsm.cli.settings import Settings, default_values, load_settings
+from drainfsm.core.text import printable
+from drainfsm.doctor.broker import check_broker
+from drainfsm.doctor.findings import Finding, Patient, Severity, error, exit_code, note
+from drainfsm.doctor.host import check_host
+from drainfsm.doctor.job import check_command, check_nodes, check_window
+from drainfsm.doctor.platforms import check_sources
+from drainfsm.doctor.storage import check_store
+from drainfsm.errors import DrainfsmError
+from drainfsm.policy.plan import plan
+from drainfsm.runtime.clock import Clock
+from drainfsm.store import CommitLog, open_store
+
+USAGE = """doctor --job NAME [--store STORE] [--bytes SIZE] [options of run] [--json] [-- CMD…]"""
+
+EPILOG = """\
+Takes the options, variables and file of `drainfsm run`, and tries what a drain of that job would
+need on this machine: the window against a save's time, the command, the store (put-if-absent, what
+an fsync is worth, bandwidth, room, clock), the log's server, metadata services and their hop
+limit, scontrol and the site's limits, rights in Kubernetes, port and token, memory for staging,
+disk for journals. Run it on every node (`srun drainfsm doctor …`), before the job or beside it: it
+claims nothing, signals nobody, and removes the few objects that it writes.
+
+Each finding says what was seen, why it matters, and the command that mends it, which it does not
+run. Exit code 1: an error (a drain would save nothing, or the job not start); 3: warnings only."""
+
+MARKS = {
+    Severity.ERROR: "ERROR",
+    Severity.WARNING: "warning",
+    Severity.NOTE: "note",
+    Severity.RIGHT: "right",
+}
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--json`` prints."""
+
+    host: str
+    needed_ms: int
+    findings: tuple[Finding, ...]
+
+
+def parser() -> Parser:
+    made = Parser("doctor", "Try an environment.", usage=USAGE, epilog=EPILOG)
+    add_options(made, defaults=default_values())
+    made.add_argument("--bytes", metavar="SIZE", help="of one checkpoint (default: the newest)")
+    made.add_argument("--json", action="store_true", help="one JSON object")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    options, command = list(argv), []
+    if "--" in options:
+        at = options.index("--")
+        options, command = options[:at], options[at + 1 :]
+    arguments = parser().parse(options)
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    patient = patient_of(settings, arguments, command)
+    findings = examine(patient)
+    if arguments.json:
+        told = Diagnosis(
+            host=os.uname().nodename, needed_ms=patient.needed_ms, findings=tuple(findings)
+        )
+        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+    else:
+        print("\n".join(_text(findings)))
+    return exit_code(findings)
+
+
+def patient_of(
+    settings: Settings, arguments: argparse.Namespace, command: Sequence[str]
+) -> Patient:
+    defaults = default_values()
+
+    def given(key: str) -> str:
+        value = settings.given(key)
+        return str(defaults.get(key) or "" if value is None else value)
+
+    allowances, store = settings.allowances, given("store")
+    save_bytes = quantity("--bytes", arguments.bytes) if arguments.bytes else 0
+    if store and not save_bytes:
+        save_bytes = _committed_bytes(store, job=settings.job)
+    node_count = int(given("nnodes") or 1)
+    needed_ms = 0
+    if save_bytes:
+        needed_ms = plan(
+            save_bytes=save_bytes, allowances=allowances, node_count=node_count
+        ).needed_ms
+    sources = settings.given("source")
+    return Patient(
+        job=settings.job,
+        command=tuple(command),
+        store_url=store,
+        state_dir=settings.state_dir,
+        nats_url=given("nats"),
+        sources=tuple(sources) if isinstance(sources, list | tuple) else (),
+        node_count=node_count,
+        node_rank=int(given("node_rank") or 0),
+        coordinator=given("coordinator"),
+        token_given=bool(given("token")),
+        grace_ms=round(float(given("grace")) * 1_000),
+        allowances=allowances,
+        save_bytes=save_bytes,
+        needed_ms=needed_ms,
+        adapters=dict(settings.adapters),
+    )
+
+
+def _committed_bytes(store: str, *, job: str) -> int:
+    """0: nothing is committed there, or it cannot be read, which a check tells."""
+    try:
+        commit = CommitLog(open_store(store), job_id=job).head().commit
+    except DrainfsmError:
+        return 0
+    return commit.total_bytes if commit else 0
+
+
+def examine(patient: Patient) -> list[Finding]:
+    """All checks; one that fails is a finding, and stops no other."""
+    found = [*_tried("window", lambda: check_window(patient))]
+    found += _tried("command", lambda: check_command(patient))
+    found += _tried("nodes", lambda: check_nodes(patient))
+    if patient.store_url:
+        store = open_store(patient.store_url)
+        found += _tried("store", lambda: check_store(patient, store))
+    else:
+        found.append(note("store", "not named", fix="drainfsm doctor --store …"))
+    found += _tried("host", lambda: check_host(patient))
+    found += _tried("log", lambda: asyncio.run(check_broker(patient)))
+    clock = Clock()
+    found += _tried("sources", lambda: asyncio.run(check_sources(patient, clock.now_unix_ms)))
+    return found
+
+
+def _tried(check: str, run: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        for finding in run():
+            found.append(finding)
+    except (DrainfsmError, OSError) as problem:
+        found.append(error(check, str(problem), why="it could not be tried", fix="see the message"))
+    return found
+
+
+def _text(findings: Sequence[Finding]) -> Iterator[str]:
+    order = list(MARKS)
+    for finding in sorted(findings, key=lambda one: order.index(one.severity)):
+        yield f"{MARKS[finding.severity]:8} {finding.check}: {printable(finding.seen)}"
+        if finding.why:
+            yield f"{'':9}why: {finding.why}"
+        if finding.fix:
+            yield f"{'':9}fix: {printable(finding.fix)}"
+    counts = {mark: sum(one.severity is mark for one in findings) for mark in MARKS}
+    yield ", ".join(f"{count} {MARKS[mark].lower()}" for mark, count in counts.items())

@@ -1,0 +1,1 @@
+"""Tries an environment before a job is trusted to it."""

@@ -1,0 +1,52 @@
+"""The NATS server of the log. It may be away: then journals are the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from drainfsm.doctor.findings import Finding, Patient, note, right, warning
+from drainfsm.errors import BrokerError
+from drainfsm.log.jetstream import connect
+from drainfsm.log.link import public
+
+CONNECT_S = 5.0
+
+
+async def check_broker(patient: Patient) -> list[Finding]:
+    if not patient.nats_url:
+        return [note("log", "no --nats: node 0 starts a server of its own, on its disk alone")]
+    return list(await _tried(patient))
+
+
+async def _tried(patient: Patient) -> Iterator[Finding]:
+    where = public(patient.nats_url)
+    try:
+        connection = await connect(patient.nats_url, timeout_s=CONNECT_S)
+    except BrokerError as problem:
+        return iter([_away(where, problem)])
+    try:
+        told = await connection.stream_warnings()
+    except BrokerError as problem:
+        return iter([_away(where, problem)])
+    finally:
+        await connection.close()
+    if not told:
+        return iter([right("log", f"the stream at {where} is an append-only log that lasts")])
+    return iter(
+        warning(
+            "log",
+            text,
+            why="the shared history would have a gap; journals and store keep theirs",
+            fix="nats stream edit DRAINFSM --replicas 3, and `sync_interval: always` in its server",
+        )
+        for text in told
+    )
+
+
+def _away(where: str, problem: BrokerError) -> Finding:
+    return warning(
+        "log",
+        f"{where}: {problem}",
+        why="dashboards and postmortems elsewhere would see nothing; drains do not need it",
+        fix="nats account info   # the user needs publish on drainfsm.v1.> and $JS.API.>",
+    )

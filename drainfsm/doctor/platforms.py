@@ -1,0 +1,264 @@
+"""The platform: metadata services, Slurm, Kubernetes, each as its adapter would meet it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Callable, Iterator
+
+from drainfsm.adapter import AdapterContext, load_adapter
+from drainfsm.core.text import span
+from drainfsm.doctor.findings import Finding, Patient, error, note, right, warning
+from drainfsm.errors import ConfigError
+from drainfsm_adapters.auto import PROBES, Asking, detect
+from drainfsm_adapters.imds_token import TokenSession
+from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, endpoint_of
+from drainfsm_adapters.slurm_commands import Scontrol, SlurmFailedError
+from drainfsm_adapters.slurm_options import run_of, slurm_options
+
+TIMEOUT_S = 4.0
+HOPS = "HttpPutResponseHopLimit"
+
+MEND = {
+    "aws": "aws ec2 modify-instance-metadata-options --http-tokens required "
+    "--http-put-response-hop-limit 2 --http-endpoint enabled --instance-id …",
+    "gcp": "curl -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1/",
+    "azure": "curl -H Metadata:true --noproxy '*' 'http://169.254.169.254/metadata/instance"
+    "?api-version=2021-02-01'",
+    "alibaba": "curl http://100.100.100.200/latest/meta-data/",
+    "tencent": "curl http://metadata.tencentyun.com/latest/meta-data/",
+}
+"""By cloud: what shows, or mends, that its service gives no answer."""
+
+
+async def check_sources(patient: Patient, now_unix_ms: Callable[[], int]) -> list[Finding]:
+    """As the only work of its event loop: calls that are late are given up at the end."""
+    try:
+        return await _check_each(patient, now_unix_ms)
+    finally:
+        late = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.sleep(0)  # for their connections to be closed
+
+
+async def _check_each(patient: Patient, now_unix_ms: Callable[[], int]) -> list[Finding]:
+    found: list[Finding] = []
+    for source in patient.sources:
+        found += _check_factory(patient, source)
+        if source in PROBES:
+            found += await _check_metadata(source, now_unix_ms)
+    if not patient.sources:
+        found += await _check_unheard(now_unix_ms)
+    if "slurm" in patient.sources:
+        found += await _check_slurm(patient)
+    if "kubernetes" in patient.sources:
+        found += await _check_rights(patient, now_unix_ms)
+    found += await _check_clock(patient, now_unix_ms)
+    return found
+
+
+def _check_factory(patient: Patient, source: str) -> Iterator[Finding]:
+    """The adapter takes its options, and finds itself where it belongs."""
+    context = AdapterContext(
+        job_id=patient.job,
+        node_rank=patient.node_rank,
+        node_count=patient.node_count,
+        grace_ms=patient.grace_ms,
+        options=patient.adapters.get(source, {}),
+    )
+    try:
+        load_adapter(source, context)
+    except ConfigError as problem:
+        yield error(
+            f"source {source}",
+            str(problem),
+            why="the job would not start",
+            fix=f"drainfsm run without --source {source}, or what the message names",
+        )
+
+
+async def _check_metadata(source: str, now_unix_ms: Callable[[], int]) -> list[Finding]:
+    try:
+        await PROBES[source](Asking(now_unix_ms=now_unix_ms, timeout_s=TIMEOUT_S))
+    except (NoAnswerError, ConfigError) as problem:
+        hops = ": the hop limit" if HOPS in str(problem) else ""
+        return [
+            error(
+                f"source {source}",
+                f"the metadata service gives no answer{hops}: {problem}",
+                why="the platform's notices would not be heard; only signals would tell",
+                fix=MEND[source],
+            )
+        ]
+    return [right(f"source {source}", "its metadata service answers")]
+
+
+async def _check_unheard(now_unix_ms: Callable[[], int]) -> list[Finding]:
+    if os.environ.get("SLURM_JOB_ID"):
+        heard = "slurm"
+    elif os.environ.get("KUBERNETES_SERVICE_HOST"):
+        heard = "kubernetes"
+    else:
+        heard = (await detect(now_unix_ms)).cloud
+    if not heard:
+        return [note("source", "no --source, and no platform is recognised: signals alone tell")]
+    return [
+        warning(
+            "source",
+            f"this machine is of {heard}, and no --source listens to it",
+            why="a signal states neither deadline nor cause, and comes late",
+            fix=f"drainfsm run --source {heard} …",
+        )
+    ]
+
+
+async def _check_clock(patient: Patient, now_unix_ms: Callable[[], int]) -> list[Finding]:
+    """By the ``Date`` of a service that knows a token or a plain path."""
+    allowed_ms = patient.allowances.clock_skew_ms
+    for source in patient.sources:
+        if source != "aws":
+            continue
+        from drainfsm_adapters import aws
+
+        client = MetadataClient(
+            endpoint_of(aws.endpoint_text(), option=aws.ENDPOINT_VARIABLE),
+            timeout_s=TIMEOUT_S,
+            now_unix_ms=now_unix_ms,
+        )
+        try:
+            await TokenSession(client, header=aws.TOKEN_HEADER, required=True).check()
+        except NoAnswerError:
+            return []
+        off_ms = abs(client.clock.offset_ms) - client.clock.uncertainty_ms
+        if off_ms > allowed_ms:
+            return [
+                warning(
+                    "clock",
+                    f"this machine's clock is {span(off_ms)} or more off the platform's",
+                    why=f"the allowance is {allowed_ms} ms: deadlines would be missed by the rest",
+                    fix="chronyc makestep; chronyc tracking",
+                )
+            ]
+        return [right("clock", f"within {allowed_ms} ms of the platform's")]
+    return []
+
+
+# --- Slurm --------------------------------------------------------------------------------------
+
+
+async def _check_slurm(patient: Patient) -> list[Finding]:
+    try:
+        options = slurm_options(patient.adapters.get("slurm", {}))
+        run = run_of(os.environ)
+    except ConfigError:
+        return []  # told by the adapter's factory
+    orders = Scontrol(options, job_name=run.job_name)
+    partition = os.environ.get("SLURM_JOB_PARTITION", "")
+    try:
+        job = await orders.job(run.job_id, timeout_s=TIMEOUT_S)
+        limits = await orders.limits(partition, timeout_s=TIMEOUT_S)
+    except SlurmFailedError as problem:
+        return [
+            error(
+                "slurm",
+                str(problem),
+                why="neither time limits nor preemptions would be heard, nor could it be requeued",
+                fix="scontrol ping; in a container, mount Slurm's commands and the munge socket",
+            )
+        ]
+    found = [right("slurm", "scontrol answers")]
+    if not job.requeue and not options.resubmit:
+        found.append(
+            error(
+                "slurm requeue",
+                "the job may not be requeued",
+                why="it would not come back after a drain",
+                fix="#SBATCH --requeue, or `resubmit` in [adapters.slurm]",
+            )
+        )
+    needed_s = math.ceil(patient.needed_ms / 1_000)
+    if "OFF" not in limits.preempt_mode.upper() and limits.preempt_mode:
+        found += _short("GraceTime", limits.grace_s, needed_s, f"PartitionName={partition} …")
+    if options.warning_s < needed_s:
+        found += _short("--signal", round(options.warning_s), needed_s, "#SBATCH --signal=B:USR1@")
+    return found
+
+
+def _short(name: str, given_s: int | None, needed_s: int, where: str) -> list[Finding]:
+    if not needed_s or (given_s is not None and given_s > needed_s):
+        return []
+    return [
+        error(
+            "slurm window",
+            f"{name} is {given_s or 0} s, and a save needs {needed_s} s",
+            why="the job would be killed before its save is committed",
+            fix=f"{where}{needed_s + 1}" if name == "--signal" else f"GraceTime={needed_s + 1}",
+        )
+    ]
+
+
+# --- Kubernetes ---------------------------------------------------------------------------------
+
+RIGHTS = (("list", "pods"), ("watch", "pods"), ("patch", "pods"), ("list", "nodes"))
+REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+async def _check_rights(patient: Patient, now_unix_ms: Callable[[], int]) -> list[Finding]:
+    from drainfsm_adapters.kubernetes_client import Api, NoConnectionError, connection_of
+
+    kubeconfig = patient.adapters.get("kubernetes", {}).get("kubeconfig", "")
+    try:
+        api = Api(connection_of(kubeconfig), timeout_s=TIMEOUT_S, now_unix_ms=now_unix_ms)
+    except (NoConnectionError, ConfigError) as problem:
+        return [
+            error(
+                "kubernetes",
+                str(problem),
+                why="deletions, taints and cordons would not be heard before the signal",
+                fix="kubectl apply -f deploy/kubernetes/rights.yaml, and serviceAccountName",
+            )
+        ]
+    try:
+        missing = [f"{verb} {what}" for verb, what in RIGHTS if not await _may(api, verb, what)]
+    except NoAnswerError as problem:
+        return [
+            error(
+                "kubernetes",
+                f"the API server gives no answer: {problem}",
+                why="deletions, taints and cordons would not be heard before the signal",
+                fix="kubectl auth can-i list pods; NetworkPolicy to the API server",
+            )
+        ]
+    finally:
+        await api.close()
+    if not missing:
+        return [right("kubernetes", "all rights are there")]
+    return [
+        warning(
+            "kubernetes rights",
+            f"not allowed: {', '.join(missing)}",
+            why="what cannot be read is not heard",
+            fix="kubectl apply -f deploy/kubernetes/rights.yaml",
+        )
+    ]
+
+
+async def _may(api: object, verb: str, resource: str) -> bool:
+    """Raises: NoAnswerError."""
+    from drainfsm_adapters.kubernetes_client import Api
+
+    assert isinstance(api, Api)
+    attributes: dict[str, str] = {"verb": verb, "resource": resource}
+    if resource == "pods":
+        attributes["namespace"] = os.environ.get("POD_NAMESPACE", "default")
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    reply = await api.request("POST", REVIEW, body=body)
+    status = reply.json(dict[str, dict[str, object]]).get("status", {})
+    return bool(status.get("allowed"))
