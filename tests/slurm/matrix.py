@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from drainfsm.core import events as e
+from drainfsm.runtime.processes.proc import process
 from drainfsm_kit.slurm_cluster import Cluster, SlurmJob, running_cluster
 
 SCRIPTS = Path(__file__).parent
@@ -26,8 +27,6 @@ NODES = 17
 AT_ONCE = 4
 GRACE_S = 20
 LONG_S = 400.0
-GONE_S = 1.0
-"""A witness that gives no sign of life for so long is dead."""
 
 
 class Row(NamedTuple):
@@ -218,13 +217,19 @@ def _until(found: Callable[[], object], what: str, job: SlurmJob) -> None:
 
 
 def _last_sign(witness: Path, job: SlurmJob) -> float:
-    """When the processes of the first run were killed."""
+    """When the processes of the first run were killed. On a busy machine either may stall that
+    looks: what was seen last counts."""
+    pid = int(Path(f"{witness}.pid").read_text())
+    seen = 0.0
 
-    def sign() -> float:
-        return witness.stat().st_mtime
+    def gone() -> bool:
+        nonlocal seen
+        lives = (found := process(pid)) is not None and found.state != "Z"
+        seen = time.time() if lives else seen
+        return not lives
 
-    _until(lambda: time.time() - sign() > GONE_S, "kill", job)
-    return sign()
+    _until(gone, "kill", job)
+    return max(seen, witness.stat().st_mtime)
 
 
 def _resume(row: Row, job: SlurmJob, node: str) -> int | None:
