@@ -20,6 +20,8 @@ SETTLE_S = 15
 AGENTS = 8
 LOOP = "a sleep loop, one wake-up a second"
 ALONE, AWS = "agent, no source", "agent, --source aws"
+AWAY = "agent, no source, its NATS server away"
+NOBODY = "nats://127.0.0.1:9"
 EIGHT = f"one of {AGENTS} agents on this machine, no source"
 SLEEP = "import time\nwhile True: time.sleep(1)"
 
@@ -56,12 +58,14 @@ def opened(size: Size) -> Iterator[dict[str, Case]]:
             LOOP: [_started(stack, (sys.executable, "-c", SLEEP), {})],
             ALONE: [_agent(stack, directory / "alone")],
             AWS: [_agent(stack, directory / "aws", "--source", "aws", variables=endpoint)],
+            AWAY: [_agent(stack, directory / "away", "--nats", NOBODY)],
             EIGHT: [_agent(stack, directory / f"eight{n}") for n in range(AGENTS)],
         }
         time.sleep(SETTLE_S)
         waiting = Waiting(begun)
         yield {LOOP: waiting.measure} | {
-            name: partial(lambda name: waiting.found[name], name) for name in (ALONE, AWS, EIGHT)
+            name: partial(lambda name: waiting.found[name], name)
+            for name in (ALONE, AWS, AWAY, EIGHT)
         }
 
 
@@ -98,6 +102,9 @@ TOPIC = Topic(
         ),
         at_most(
             "REST", "agent with --source aws, beside a sleep loop", AWS, LOOP, goal=50, gate=120
+        ),
+        at_most(
+            "REST", "agent whose server is away, beside a sleep loop", AWAY, LOOP, goal=25, gate=60
         ),
         at_most("REST", "one of eight agents, beside a sleep loop", EIGHT, LOOP, goal=25, gate=60),
     ),

@@ -12,11 +12,14 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from drainfsm.core.backoff import backoff_s
 from drainfsm.core.foreign import read_json
 from drainfsm.errors import BrokerError, RecordRefusedError
 
 CONNECT_S = 2.0
-RECONNECT_WAIT_S = 0.25
+RECONNECT_WAIT_S, RECONNECT_WAIT_S_MAX = 0.25, 5.0
+"""Between two tries, ever longer: a server may be away for the whole of a job."""
+
 PING_S, PINGS_OUTSTANDING_MAX = 5, 2
 """A peer that vanished is noticed after 15 s, not after minutes."""
 
@@ -35,6 +38,9 @@ class Link:
         self.client = Client()
         self.last_error = ""
         self.reconnect_hooks: list[Callable[[], None]] = []
+        self._tries = 0
+        """In vain, since the server was there."""
+
         self._on_error = on_error
         self._opening = False
         self._calls: set[asyncio.Task[Msg]] = set()
@@ -76,6 +82,7 @@ class Link:
                 )
                 if _cancellations() > before:
                     raise asyncio.CancelledError
+            self._tried(0)
         except (TimeoutError, OSError, ValueError, nats.errors.Error) as error:
             await self.close()
             why = self.last_error or f"{error}" or "it does not answer"
@@ -150,6 +157,8 @@ class Link:
     async def _heard(self, error: Exception) -> None:
         """What no call is told: a lost connection, a denied permission."""
         self.last_error = f"{error}".strip() or type(error).__name__
+        if not self.client.is_connected:
+            self._tried(self._tries + 1)
         if self._opening and "authorization" in self.last_error.lower():
             raise BrokerError(  # nats-py would ask again with the same credentials
                 f"the NATS server {public(self.url)} refuses the credentials: {self.last_error}"
@@ -162,7 +171,13 @@ class Link:
             self._dropped.add(task)
             task.cancel()
 
+    def _tried(self, tries: int) -> None:
+        self._tries = tries
+        wait_s = backoff_s(max(1, tries), first_s=RECONNECT_WAIT_S, longest_s=RECONNECT_WAIT_S_MAX)
+        self.client.options["reconnect_time_wait"] = wait_s  # read before every try
+
     async def _reconnected(self) -> None:
+        self._tried(0)
         for hook in self.reconnect_hooks:
             hook()
 

@@ -23,7 +23,10 @@ from drainfsm.log.shipment import Shipment
 
 CONNECT_S = 2.0
 CLOSE_S = 1.0
-RETRY_S, RETRY_S_MAX = 0.1, 2.0
+RETRY_S, RETRY_S_MAX = 0.1, 15.0
+FLUSH_RETRY_S_MAX = 1.0
+"""While somebody waits for it."""
+
 FAILURES_MAX = 3
 """In a row: then the connection itself is suspect, and a new one is made."""
 
@@ -78,6 +81,9 @@ class Shipper:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._flushes = 0
+        """Under way."""
+
         self._told: set[str] = set()
         self._told_for_good: set[str] = set()
 
@@ -99,9 +105,14 @@ class Shipper:
     async def flush(self, *, timeout_ms: int) -> bool:
         """Wait until everything is shipped, so far as it can be. False: something is not."""
         self.poke()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_ms / 1_000):
-                await self._idle.wait()
+        self._hurry.set()
+        self._flushes += 1
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1_000):
+                    await self._idle.wait()
+        finally:
+            self._flushes -= 1
         return (
             self._idle.is_set()
             and not self._damaged
@@ -138,8 +149,8 @@ class Shipper:
                 failures += 1
                 if failures % FAILURES_MAX == 0:
                     await self._disconnect(timeout_s=CLOSE_S)
-                pause_s = backoff_s(failures, first_s=RETRY_S, longest_s=RETRY_S_MAX)
-                await self._pause(pause_s)
+                longest_s = FLUSH_RETRY_S_MAX if self._flushes else RETRY_S_MAX
+                await self._pause(backoff_s(failures, first_s=RETRY_S, longest_s=longest_s))
                 continue
             failures = 0
             self._told.clear()

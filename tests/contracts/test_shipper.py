@@ -22,10 +22,11 @@ from drainfsm.core.fold import Fold
 from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import BrokerError, RecordUnreadableError
 from drainfsm.log import link
+from drainfsm.log import shipper as shipper_module
 from drainfsm.log.embedded import EmbeddedServer, server_binary
 from drainfsm.log.jetstream import STREAM, Connection, connect
 from drainfsm.log.journal import Journal, journal_path
-from drainfsm.log.shipper import Shipper
+from drainfsm.log.shipper import Shipper, World
 from drainfsm.testing.scenario import Scenario
 from drainfsm_kit.logs import Proxy, records_of
 
@@ -205,6 +206,58 @@ def test_a_server_that_is_never_there_is_in_nobodys_way(state_dir: Path) -> None
         asyncio.run(scene(journal))
     assert any("cannot use the NATS server nats://127.0.0.1:1" in message for message in told)
     assert len(told) == len(set(told)) <= 3, "an outage is told once"
+
+
+def test_a_server_that_stays_away_is_tried_ever_more_seldom_and_at_once_where_somebody_waits(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipper_module, "RETRY_S", 0.001)
+    monkeypatch.setattr(shipper_module, "RETRY_S_MAX", 3_600.0)
+    tries = 0
+
+    async def away(url: str, **_: object) -> Connection:
+        nonlocal tries
+        tries += 1
+        raise BrokerError("away")
+
+    async def scene(journal: Journal) -> None:
+        shipper = Shipper(
+            url=NOWHERE, state_dir=state_dir, job_id=JOB, on_error=str, world=World(connect=away)
+        )
+        shipper.attach(journal)
+        await shipper.start()
+        while tries < 10:
+            await asyncio.sleep(0.01)
+        before = tries  # the next one would come in half a second, and then in one, two, four …
+        assert not await shipper.flush(timeout_ms=50)
+        assert tries > before
+        await shipper.close(timeout_ms=5_000)
+
+    with journal_of(state_dir, records_of(JOB, 3)) as journal:
+        asyncio.run(scene(journal))
+
+
+def test_a_connection_that_is_lost_is_looked_for_ever_more_seldom(
+    own_nats_server: EmbeddedServer,
+) -> None:
+    async def scene() -> EmbeddedServer:
+        server = own_nats_server
+        async with connected(server.url) as connection:
+            options = connection.link.client.options
+            for _ in range(2):
+                await asyncio.to_thread(server.kill)
+                waits: list[float] = []
+                while not waits or waits[-1] < 1.0:
+                    if options["reconnect_time_wait"] not in waits[-1:]:
+                        waits.append(options["reconnect_time_wait"])
+                    await asyncio.sleep(0.01)
+                assert waits[-3:] == [0.25, 0.5, 1.0], "from the shortest on, after each loss"
+                server = await restarted(server)
+                while not connection.link.connected:
+                    await asyncio.sleep(0.01)
+        return server
+
+    asyncio.run(scene()).kill()
 
 
 def test_closing_at_any_moment_is_bounded(own_nats_server: EmbeddedServer, state_dir: Path) -> None:
