@@ -31,7 +31,7 @@ DrainfsmError
     ├── AgentUnreachableError no running agent answers for the job
     ├── AuthenticationError   wrong job token
     ├── NodeRankTakenError    two agents claim the same node rank
-    ├── StartRefusedError     node 0 has refused to start the attempt
+    ├── StartRefusedError     a node has refused to start the attempt, or has not come
     ├── CoordinatorLostError  the coordinator went away: the attempt is lost
     └── ProtocolError         a peer sent an invalid frame
 
@@ -201,12 +201,13 @@ class NodeRankTakenError(RuntimeFailure):
 
 
 class StartRefusedError(RuntimeFailure):
-    """The agent of node 0 could not start the attempt, and told the other nodes so."""
+    """Some node cannot run its part, or has not come: the attempt is not started on any."""
 
     def __init__(self, reason: str, *, exit_code: int) -> None:
         super().__init__(f"node 0 does not start the attempt: {reason}")
+        self.reason = reason
         self.exit_code = exit_code
-        """The exit code of node 0."""
+        """The exit code of the nodes."""
 
 
 class CoordinatorLostError(RuntimeFailure):

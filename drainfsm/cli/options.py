@@ -74,7 +74,12 @@ RUN_OPTIONS: tuple[Option, ...] = (
     Option("state_dir", "DIR", "journals and the embedded server's data"),
     Option("heartbeat", "SECONDS", "between two signs of life of an agent", field="heartbeat_s"),
     Option("silence", "SECONDS", "after which a silent agent is lost", field="silence_s"),
-    Option("attach", "SECONDS", "in which every rank must attach", field="attach_s"),
+    Option(
+        "attach",
+        "SECONDS",
+        "in which every node must come, and every rank attach",
+        field="attach_s",
+    ),
     Option(
         "leftover",
         "SECONDS",

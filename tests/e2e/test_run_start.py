@@ -13,7 +13,7 @@ import pytest
 
 from drainfsm.core import events as e
 from drainfsm_kit import plugin
-from drainfsm_kit.running import RunningJob
+from drainfsm_kit.running import RunningJob, free_port
 
 HTTPS = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "https://169.254.169.254"}
 NOWHERE = {
@@ -74,6 +74,26 @@ def test_a_node_0_that_refuses_to_start_tells_the_others(pair: RunningJob) -> No
     assert refusing.wait() == 2, "it has told everybody"
 
 
+def test_a_node_that_is_wrong_or_missing_leaves_a_healthy_attempt_alone(
+    job: RunningJob, tmp_path: Path
+) -> None:
+    """Node 0 finds nothing wrong on its own machine."""
+    healthy = job.start(job.toy())
+    job.wait_for(e.HealthyStepReached)
+    two = {"nnodes": 2, "coordinator": f"127.0.0.1:{free_port()}", "state_dir": str(tmp_path / "2")}
+    good = job.start(("true",), settings=two)
+    wrong = job.start(("true",), node_rank=1, settings={**two, **aws(poll_s="9")})
+    assert (wrong.wait(), good.wait()) == (2, 2)
+    assert "node 1: [adapters.aws] poll_s" in good.output()
+    alone = job.start(("true",), settings={**two, "attach_s": 1.0})
+    assert alone.wait() == 75
+    assert "node 1 did not come within 1 s" in alone.output()
+    assert len(list((job.store / "commits").iterdir())) == 1, "the job was claimed"
+    healthy.signal()
+    assert healthy.wait() == 75
+    assert job.find(e.ManifestPublished) != []
+
+
 def test_a_start_that_is_to_be_tried_again_reaches_the_requeue(
     job: RunningJob, tmp_path: Path
 ) -> None:
@@ -91,7 +111,7 @@ def test_a_start_that_is_to_be_tried_again_reaches_the_requeue(
 def test_a_notice_whose_time_is_up_before_the_start_reaches_the_requeue(
     pair: RunningJob, tmp_path: Path
 ) -> None:
-    """Node 0 waits for nobody, but node 1 waits for node 0."""
+    """Node 1 waits for node 0."""
     agent = pair.start(
         ("true",),
         node_rank=1,

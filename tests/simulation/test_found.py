@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from msgspec.structs import replace
 
 from drainfsm.core import events as e
@@ -94,9 +95,10 @@ def test_a_node_whose_notice_nobody_can_record_is_gone_in_time() -> None:
     assert result.took_ms < 5_000 + WORLD.grace_ms
 
 
-def test_an_agent_that_is_let_in_by_nobody_gives_up() -> None:
+@pytest.mark.parametrize("after_ms", [1, 60], ids=["before it came", "while it waits"])
+def test_an_agent_that_is_let_in_by_nobody_gives_up(after_ms: int) -> None:
     result = told(
-        Happening(what="host_lost", attempt=1, phase=Phase.IDLE),
+        Happening(what="host_lost", attempt=1, after_ms=after_ms),
     )
     assert result.tally.faults["host_lost"] == 1
     assert WORLD.attach_s * 1_000 < result.took_ms < (WORLD.attach_s + 15) * 1_000

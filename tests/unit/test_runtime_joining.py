@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,9 +24,11 @@ from drainfsm.errors import (
     CoordinatorLostError,
     NodeRankTakenError,
     ProtocolError,
+    StartRefusedError,
 )
 from drainfsm.runtime.agent import coordinator_link
-from drainfsm.runtime.agent.coordinator_link import TcpLink, join
+from drainfsm.runtime.agent.coordinator_link import TcpLink, decline, join
+from drainfsm.runtime.agent.start import refusal_of
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.attempt import claim_attempt
@@ -69,8 +71,9 @@ async def coordinating(
     bound = bind(config)
     attempt = claim_attempt(config, clock, warn=said.append)
     coordinator = Coordinator(attempt, config, clock, warn=said.append)
-    hub = NodeServer(coordinator, config, warn=said.append)
+    hub = NodeServer(config, warn=said.append)
     await hub.listen(bound)
+    hub.admit(coordinator)
     tasks = Tasks(said.append)
 
     async def run() -> None:
@@ -98,6 +101,106 @@ def test_an_agent_with_the_token_is_let_in_and_told_what_to_run_with(config: Run
             assert coordinator.has_joined(1)
             assert not coordinator.has_joined(2)
             link.close()
+
+    asyncio.run(story())
+
+
+@contextlib.asynccontextmanager
+async def gathering(config: RunConfig) -> AsyncIterator[tuple[NodeServer, asyncio.Future[None]]]:
+    """A node 0 that waits for the others, before it claims."""
+    server = NodeServer(config, warn=lambda text: None)
+    await server.listen(bind(config))
+    gathered = asyncio.ensure_future(server.gather())
+    try:
+        yield server, gathered
+    finally:
+        gathered.cancel()
+        await asyncio.wait({gathered})
+        await server.close()
+
+
+def test_the_job_is_claimed_once_every_node_is_there(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes: whoever waits is told that it is not in vain."""
+    monkeypatch.setattr(coordinator_link, "HANDSHAKE_S", 0.3)
+    patient = replace(config, attach_s=HEARD_S, heartbeat_s=0.1, silence_s=0.3)
+
+    async def story() -> None:
+        async with gathering(patient) as (server, gathered):
+            early = asyncio.ensure_future(joined(node(patient, 1)))
+            gone = asyncio.ensure_future(joined(node(patient, 2)))
+            await asyncio.wait_for(asyncio.shield(gathered), HEARD_S)
+            gone.cancel()
+            again = asyncio.ensure_future(server.gather())
+            await asyncio.wait({gone})
+            done, _ = await asyncio.wait({early}, timeout=1.0)
+            assert not done, "it waits for the claim"
+            late = asyncio.ensure_future(joined(node(patient, 2)))
+            await asyncio.wait_for(again, HEARD_S)
+            attempt = claim_attempt(patient, Clock(), warn=lambda text: None)
+            coordinator = Coordinator(attempt, patient, Clock(), warn=lambda text: None)
+            server.admit(coordinator)
+            for link in await asyncio.wait_for(asyncio.gather(early, late), HEARD_S):
+                assert link.welcome.epoch == 1
+                assert coordinator.has_joined(1)
+                link.close()
+            attempt.journal.close()
+
+    asyncio.run(story())
+
+
+def test_a_node_that_goes_before_the_claim_is_waited_for_again(config: RunConfig) -> None:
+    patient = replace(config, attach_s=HEARD_S)
+
+    async def story() -> None:
+        async with gathering(patient) as (_, gathered):
+            gone = asyncio.ensure_future(joined(node(patient, 1)))
+            await asyncio.wait({gone}, timeout=0.5)
+            gone.cancel()
+            await asyncio.wait({gone})
+            there = [asyncio.ensure_future(joined(node(patient, 2)))]
+            done, _ = await asyncio.wait({gathered}, timeout=1.0)
+            assert not done, "node 1 has gone"
+            there.append(asyncio.ensure_future(joined(node(patient, 1))))
+            await asyncio.wait_for(gathered, HEARD_S)
+            for one in there:
+                one.cancel()
+
+    asyncio.run(story())
+
+
+async def refused(
+    config: RunConfig, *, others: Sequence[int]
+) -> tuple[StartRefusedError, list[StartRefusedError]]:
+    """What node 0 says, and what the others are told, where a start comes to nothing."""
+    async with gathering(config) as (server, gathered):
+        waiting = [asyncio.ensure_future(joined(node(config, one))) for one in others]
+        await asyncio.wait({gathered}, timeout=HEARD_S)
+        error = gathered.exception()
+        assert isinstance(error, StartRefusedError)
+        await server.turn_away(refusal_of(error), timeout_s=0.5)
+        told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(one, StartRefusedError) for one in told), told
+        return error, [one for one in told if isinstance(one, StartRefusedError)]
+
+
+def test_a_node_that_does_not_come_is_named_and_nothing_begins(config: RunConfig) -> None:
+    error, told = asyncio.run(refused(config, others=(1,)))
+    assert "node 2 did not come within 0.5 s" in str(error)
+    assert [(one.reason, one.exit_code) for one in told] == [(error.reason, 75)]
+
+
+def test_a_node_that_cannot_run_its_part_ends_the_start_at_once(config: RunConfig) -> None:
+    patient = replace(config, attach_s=HEARD_S)
+    wrong = ConfigError("[adapters.aws] poll_s: must be less than 5")
+
+    async def story() -> None:
+        declining = asyncio.ensure_future(decline(node(patient, 2), refusal_of(wrong)))
+        error, told = await refused(patient, others=(1,))
+        await asyncio.wait_for(declining, HEARD_S)
+        assert error.reason == f"node 2: {wrong}"
+        assert [(one.reason, one.exit_code) for one in told] == [(error.reason, 2)]
 
     asyncio.run(story())
 

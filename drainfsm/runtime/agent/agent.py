@@ -16,10 +16,15 @@ from drainfsm.core.exit_plan import closing_ms, kill_to_give_up_ms
 from drainfsm.core.notice import Notice
 from drainfsm.core.state import Phase, State
 from drainfsm.core.trace import trace_id
-from drainfsm.errors import CoordinatorLostError, StartRefusedError, StoreUnreachableError
+from drainfsm.errors import (
+    ConfigError,
+    CoordinatorLostError,
+    StartRefusedError,
+    StoreUnreachableError,
+)
 from drainfsm.runtime.agent.adapters import RunningAdapters
 from drainfsm.runtime.agent.clock_offset import Offset
-from drainfsm.runtime.agent.coordinator_link import CoordinatorLink, join
+from drainfsm.runtime.agent.coordinator_link import CoordinatorLink, decline, join
 from drainfsm.runtime.agent.host import Host
 from drainfsm.runtime.agent.host_machine import HostMachine
 from drainfsm.runtime.agent.job_timeout import hear_job_timeout
@@ -28,7 +33,7 @@ from drainfsm.runtime.agent.node import Node
 from drainfsm.runtime.agent.node_machine import NodeMachine
 from drainfsm.runtime.agent.notices import Notices
 from drainfsm.runtime.agent.signals import hear_signals
-from drainfsm.runtime.agent.start import check_machine, exit_code_of, with_token
+from drainfsm.runtime.agent.start import check_machine, exit_code_of, refusal_of, with_token
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE
@@ -158,7 +163,11 @@ class Agent:
     async def _join(self) -> CoordinatorLink:
         self._config = config = await with_token(self._config)
         if config.node_rank > 0:
-            self._check()
+            try:
+                self._check()
+            except ConfigError as error:
+                await decline(config, refusal_of(error))
+                raise
             return await join(config, warn=self._warn)
         machine = self._parts.make_host_machine(config, others=self._others, warn=self._warn)
         self._host = await Host.start(

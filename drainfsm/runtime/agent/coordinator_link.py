@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec.structs import replace
+
+from drainfsm.core.text import printable
 from drainfsm.errors import (
     AuthenticationError,
+    ConfigError,
     CoordinatorLostError,
     NodeRankTakenError,
     ProtocolError,
@@ -26,6 +31,8 @@ RETRY_S = 0.25
 """Between tries to reach a coordinator that is not up yet."""
 
 HANDSHAKE_S = 10.0
+DECLINE_S = 30.0
+"""Node 0 may start so much later than a node that cannot run its part."""
 
 OnOrder = Callable[[n.ToNode], None]
 
@@ -122,19 +129,20 @@ class TcpLink:
 
 
 async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
-    """Reach the coordinator, show the token, and be let in. Waits for one that is not up yet.
+    """Reach the coordinator, show the token, and be let in. Waits for one that is not up yet, and
+    until it has every node and has claimed the job.
 
     Raises:
         AuthenticationError: the coordinator has another job token.
         NodeRankTakenError: another agent has this node rank, still after ``attach_s``.
         ProtocolError: what answers there is not a coordinator of this job and version.
-        StartRefusedError: node 0 cannot start the attempt.
+        StartRefusedError: the attempt is not started.
         CoordinatorLostError: nothing answered for ``attach_s``.
     """
     began_ms, told = loop_ms(), False
     while True:
         try:
-            if (link := await _try_to_join(config)) is not None:
+            if (link := await _try_to_join(config, refusal=None)) is not None:
                 return link
             trouble = "it closed the connection"  # an attempt that is just ending
         except NodeRankTakenError as error:
@@ -154,8 +162,21 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
         await asyncio.sleep(RETRY_S)
 
 
-async def _try_to_join(config: RunConfig) -> TcpLink | None:
-    """None: it closed the connection before we were in."""
+async def decline(config: RunConfig, refusal: n.Refusal) -> None:
+    """Tell node 0 that this node cannot run its part, for ``DECLINE_S`` at most: nothing is to be
+    claimed, and nobody is to wait for it."""
+    with contextlib.suppress(TimeoutError, RuntimeFailure, ConfigError):
+        async with asyncio.timeout(DECLINE_S):
+            while True:
+                with contextlib.suppress(OSError, TimeoutError, NodeRankTakenError):
+                    if (link := await _try_to_join(config, refusal=refusal)) is not None:
+                        link.close()  # the attempt had begun: its coordinator sees us go
+                        return
+                await asyncio.sleep(RETRY_S)
+
+
+async def _try_to_join(config: RunConfig, *, refusal: n.Refusal | None) -> TcpLink | None:
+    """None: it closed the connection before we were in. ``refusal``: of this node."""
     host, _, port = config.coordinator.rpartition(":")
     async with asyncio.timeout(HANDSHAKE_S):
         reader, writer = await asyncio.open_connection(
@@ -164,7 +185,10 @@ async def _try_to_join(config: RunConfig) -> TcpLink | None:
     welcome = None
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            welcome = await _prove(config, reader, writer)
+            claimed = await _prove(config, reader, writer, refusal)
+        if claimed is not None:
+            async with asyncio.timeout(config.attach_s + HANDSHAKE_S):  # node 0 gives up before
+                welcome = await _welcome(config, reader, *claimed)
     finally:
         if welcome is None:
             writer.close()
@@ -172,8 +196,12 @@ async def _try_to_join(config: RunConfig) -> TcpLink | None:
 
 
 async def _prove(
-    config: RunConfig, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> n.Welcome | None:
+    config: RunConfig,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    refusal: n.Refusal | None,
+) -> tuple[n.Proof, bytes] | None:
+    """What was claimed, and the coordinator's nonce."""
     codec: Codec[n.Joining] = Codec(n.Joining)
     challenge = await read_message(reader, codec, bytes_max=HANDSHAKE_BYTES_MAX)
     if challenge is None:
@@ -185,27 +213,45 @@ async def _prove(
             f"the coordinator speaks protocol {challenge.protocol_version}, this agent "
             f"{n.PROTOCOL_VERSION}: run one version of drainfsm on all nodes"
         )
-    own = handshake.nonce()
-    claims = f"{config.job}/{config.node_rank}/{config.nnodes}"
-    write_message(
-        writer,
-        n.Proof(
-            job_id=config.job,
-            node_rank=config.node_rank,
-            node_count=config.nnodes,
-            nonce=own,
-            mac=handshake.proof(
-                config.token, by="agent", theirs=challenge.nonce, own=own, claims=claims
-            ),
-        ),
+    claim = n.Proof(
+        job_id=config.job,
+        node_rank=config.node_rank,
+        node_count=config.nnodes,
+        nonce=handshake.nonce(),
+        mac=b"",
+        problem="" if refusal is None else printable(refusal.reason),
+        exit_code=0 if refusal is None else refusal.exit_code,
     )
-    answer = await read_message(reader, codec)
+    mac = handshake.proof(
+        config.token,
+        by="agent",
+        theirs=challenge.nonce,
+        own=claim.nonce,
+        claims=handshake.claims_of(claim),
+    )
+    write_message(writer, replace(claim, mac=mac))
+    return claim, challenge.nonce
+
+
+async def _welcome(
+    config: RunConfig, reader: asyncio.StreamReader, claim: n.Proof, theirs: bytes
+) -> n.Welcome | None:
+    """Once every node is there, and the job is claimed."""
+    codec: Codec[n.Joining] = Codec(n.Joining)
+    answer: n.Joining | None = n.Waiting()
+    while isinstance(answer, n.Waiting):
+        async with asyncio.timeout(max(HANDSHAKE_S, config.silence_s)):
+            answer = await read_message(reader, codec)
     if answer is None:
         return None
     if not isinstance(answer, n.Welcome):
         raise _refused(answer)
     expected = handshake.proof(
-        config.token, by="coordinator", theirs=own, own=challenge.nonce, claims=claims
+        config.token,
+        by="coordinator",
+        theirs=claim.nonce,
+        own=theirs,
+        claims=handshake.claims_of(claim),
     )
     if not handshake.verify_mac(answer.mac, expected):
         raise AuthenticationError(f"what answers at {config.coordinator} has another job token")

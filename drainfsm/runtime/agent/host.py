@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from drainfsm.errors import DrainfsmError
 from drainfsm.log.shipper import Shipper
 from drainfsm.runtime.agent.coordinator_link import LocalLink
 from drainfsm.runtime.agent.host_machine import HostMachine
+from drainfsm.runtime.agent.start import refusal_of
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.attempt import ClaimedAttempt, claim_attempt
@@ -35,6 +37,7 @@ class Host:
         clock: Clock,
         attempt: ClaimedAttempt,
         machine: HostMachine,
+        node_server: NodeServer,
         *,
         interpret: Interpret,
         show: Callable[[State], None],
@@ -49,7 +52,7 @@ class Host:
         self._coordinator = Coordinator(
             attempt, config, clock, warn=warn, interpret=interpret, recorded=self._recorded
         )
-        self._node_server = NodeServer(self._coordinator, config, warn=warn)
+        self._node_server = node_server
         self.link = LocalLink(self._coordinator, node_rank=config.node_rank)
 
     @classmethod
@@ -64,7 +67,8 @@ class Host:
         show: Callable[[State], None],
         warn: Callable[[str], None],
     ) -> Host:
-        """Claims the job; then the broker comes up beside it, and nothing waits for it.
+        """Waits for the other nodes and claims the job; then the broker comes up beside it, and
+        nothing waits for that.
 
         ``check``: what else can be known to be wrong; returns who says what a bare signal means.
         ``show``: shows how the job stands, after every decision.
@@ -72,24 +76,35 @@ class Host:
 
         Raises:
             ConfigError: by ``check``; nothing was claimed.
+            StartRefusedError: a node has not come, or cannot run its part; nothing was claimed.
             StoreError, CheckpointError, LogError: the attempt could not be claimed.
             NodeRankTakenError: another coordinator has the address.
         """
-        bound = machine.bind() if config.nnodes > 1 else None
+        node_server = NodeServer(config, warn=warn)
         try:
-            interpret = check()
+            interpret = await _gather(config, node_server, machine, check)
             environment = machine.environment()
             attempt = await in_thread(
                 "claim", lambda: claim_attempt(config, clock, warn=warn, environment=environment)
             )
         except DrainfsmError as error:
-            if bound is not None:
-                await machine.turn_away(bound, error)
+            await node_server.turn_away(refusal_of(error))
+            raise
+        except asyncio.CancelledError:
+            await node_server.close()
             raise
         attempt = await _with_evidence(attempt, machine)
-        host = cls(config, clock, attempt, machine, interpret=interpret, show=show, warn=warn)
-        if bound is not None:
-            await host._node_server.listen(bound)
+        host = cls(
+            config,
+            clock,
+            attempt,
+            machine,
+            node_server,
+            interpret=interpret,
+            show=show,
+            warn=warn,
+        )
+        node_server.admit(host._coordinator)
         machine.write_run_info(epoch=attempt.epoch, nats_url="")
         tasks.start(host._run())
         tasks.start(machine.give_signs_of_life(epoch=attempt.epoch))
@@ -145,6 +160,21 @@ class Host:
             await self._shipper.close(timeout_ms=(give_up_ms - loop_ms()) // 4)
         await self._machine.stop_server(timeout_s=(give_up_ms - loop_ms()) / 1_000)
         self._attempt.journal.close()
+
+
+async def _gather(
+    config: RunConfig,
+    node_server: NodeServer,
+    machine: HostMachine,
+    check: Callable[[], Interpret],
+) -> Interpret:
+    """Nothing is wrong on this node, and every other one is here, and has found nothing either."""
+    if config.nnodes == 1:
+        return check()
+    await node_server.listen(machine.bind())
+    interpret = check()
+    await node_server.gather()
+    return interpret
 
 
 async def _with_evidence(attempt: ClaimedAttempt, machine: HostMachine) -> ClaimedAttempt:

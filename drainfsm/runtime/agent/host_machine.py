@@ -9,12 +9,11 @@ from asyncio import timeout
 from collections.abc import Callable
 
 from drainfsm.core.state import State
-from drainfsm.errors import BrokerError, DrainfsmError
+from drainfsm.errors import BrokerError
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.journal import Journal
 from drainfsm.log.shipper import Shipper
 from drainfsm.runtime import liveness, paths
-from drainfsm.runtime.agent.start import turn_away
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import evidence
 from drainfsm.runtime.coordinator.attempt import AttemptEnvironment
@@ -35,10 +34,6 @@ class HostMachine:
     def bind(self) -> socket.socket:
         """Raises: NodeRankTakenError: another coordinator has the address."""
         return bind(self._config)
-
-    async def turn_away(self, bound: socket.socket, error: DrainfsmError) -> None:
-        """Tell the other nodes that this attempt does not start, and why."""
-        await turn_away(bound, self._config, error, warn=self._warn)
 
     def environment(self) -> AttemptEnvironment:
         """Where the attempt is claimed."""

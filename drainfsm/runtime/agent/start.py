@@ -3,10 +3,7 @@ since a claim fences a healthy attempt elsewhere."""
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import socket
-from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -21,7 +18,6 @@ from drainfsm.errors import (
 from drainfsm.runtime import paths
 from drainfsm.runtime.agent.stored_token import stored_token
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.coordinator.node_server import TurningAway
 from drainfsm.runtime.threads import in_thread
 from drainfsm.runtime.wire import handshake
 from drainfsm.runtime.wire import node_messages as n
@@ -73,13 +69,7 @@ def _stored_token(config: RunConfig) -> str:
     return stored_token(store, node_rank=config.node_rank)
 
 
-async def turn_away(
-    bound: socket.socket, config: RunConfig, error: DrainfsmError, *, warn: Callable[[str], None]
-) -> None:
-    """Tell the other nodes that this attempt does not start, and why."""
-    refusal = n.Refusal(
-        error=StartRefusedError.__name__, reason=str(error), exit_code=exit_code_of(error)
-    )
-    warn(f"{error}; the other nodes are told that the job does not start")
-    with contextlib.suppress(ConfigError, OSError):  # what is wrong may be the TLS files
-        await TurningAway(refusal, config, warn=lambda text: None).tell(bound)
+def refusal_of(error: DrainfsmError) -> n.Refusal:
+    """What the other nodes are told of it."""
+    reason = error.reason if isinstance(error, StartRefusedError) else str(error)
+    return n.Refusal(error=StartRefusedError.__name__, reason=reason, exit_code=exit_code_of(error))

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from drainfsm.errors import NodeRankTakenError, ProtocolError
+from drainfsm.core.decider import EX_TEMPFAIL
+from drainfsm.errors import ConfigError, NodeRankTakenError, ProtocolError, StartRefusedError
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.coordinator import Coordinator
 from drainfsm.runtime.wire import handshake
@@ -21,7 +23,11 @@ HANDSHAKE_S = 10.0
 STRANGERS_MAX = 64
 """Connections that have not shown the job token, besides one for each node."""
 
+TELL_S = 10.0
+"""Whoever has not come by then is named."""
+
 TOLD_MAX = 16
+NAMED_MAX = 8
 TURN_AWAY_S = 30.0
 """Agents of the other nodes may start this much later than a node 0 that refuses to start."""
 
@@ -45,12 +51,20 @@ def bind(config: RunConfig) -> socket.socket:
         ) from error
 
 
+class Proven(NamedTuple):
+    """An agent of this job, and our answer to its proof."""
+
+    claim: n.Proof
+    mac: bytes
+
+
 class NodeServer:
-    def __init__(
-        self, coordinator: Coordinator | None, config: RunConfig, *, warn: Callable[[str], None]
-    ) -> None:
-        """``coordinator``: None where nobody is let in."""
-        self._admitting = coordinator
+    """Takes in the agents of the other nodes; lets them begin, or tells them that nothing begins.
+
+    The order: ``listen``, ``gather``, and once the job is claimed ``admit``, else ``turn_away``.
+    """
+
+    def __init__(self, config: RunConfig, *, warn: Callable[[str], None]) -> None:
         self._config = config
         self._warn = warn
         self._server: asyncio.Server | None = None
@@ -60,17 +74,81 @@ class NodeServer:
 
         self._strangers_max = STRANGERS_MAX + config.nnodes
         self._told_count = 0
+        self._outcome: asyncio.Future[Coordinator | n.Refusal] | None = None
+        """Of the start."""
+
+        self._gathered: set[int] = set()
+        """Nodes that wait for it."""
+
+        self._problem: StartRefusedError | None = None
+        """That one of them has told."""
+
+        self._refused: set[int] = set()
+        """Nodes that were told of a refusal."""
+
+        self._changed = asyncio.Event()
+        """One of these."""
 
     @property
-    def _coordinator(self) -> Coordinator:
-        if self._admitting is None:
-            raise AssertionError("nobody is let in")
-        return self._admitting
+    def _coordinator(self) -> Coordinator | None:
+        outcome = self._outcome
+        if outcome is None or not outcome.done():
+            return None
+        result = outcome.result()
+        return None if isinstance(result, n.Refusal) else result
 
     async def listen(self, bound: socket.socket) -> None:
-        self._server = await asyncio.start_server(
-            self._connected, sock=bound, ssl=handshake.server_tls(self._config)
-        )
+        """Raises: ConfigError: a TLS file cannot be read."""
+        self._outcome = asyncio.get_running_loop().create_future()
+        try:
+            self._server = await asyncio.start_server(
+                self._connected, sock=bound, ssl=handshake.server_tls(self._config)
+            )
+        except ConfigError:
+            bound.close()
+            raise
+
+    async def gather(self) -> None:
+        """Until every other node is here, for ``attach_s`` at most.
+
+        Raises:
+            StartRefusedError: one is not, or cannot run its part; names it.
+        """
+        limit_s = self._config.attach_s
+        first_s = min(TELL_S, limit_s)
+        if not await self._within(first_s, self._all_here) and limit_s > first_s:
+            self._warn(f"waiting for {self._missing()} before the job is claimed")
+            await self._within(limit_s - first_s, self._all_here)
+        if self._problem is not None:
+            raise self._problem
+        if not self._all_here():
+            raise StartRefusedError(
+                f"{self._missing()} did not come within {limit_s:g} s: does its agent run, and "
+                f"reach {self._config.coordinator}? Nothing was claimed",
+                exit_code=EX_TEMPFAIL,
+            )
+
+    def _all_here(self) -> bool:
+        """Or one of them cannot run its part."""
+        return self._problem is not None or len(self._gathered) == self._config.nnodes - 1
+
+    def _missing(self) -> str:
+        missing = [node for node in range(1, self._config.nnodes) if node not in self._gathered]
+        more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+        return f"node {', '.join(map(str, missing[:NAMED_MAX]))}{more}"
+
+    def admit(self, coordinator: Coordinator) -> None:
+        """The job is claimed: whoever waits joins it, and whoever comes later."""
+        self._decide(coordinator)
+
+    async def turn_away(self, refusal: n.Refusal, *, timeout_s: float = TURN_AWAY_S) -> None:
+        """Tell the other nodes why nothing begins, or they would wait for it, and hold what they
+        have, for minutes. Until all were told, or the time is up."""
+        if self._server is not None:
+            self._warn(f"{refusal.reason}; the other nodes are told that the job does not start")
+            self._decide(refusal)
+            await self._within(timeout_s, lambda: len(self._refused) >= self._config.nnodes - 1)
+            await self.close()
 
     async def close(self) -> None:
         """What was sent is delivered, if the peers read it within a moment."""
@@ -79,14 +157,30 @@ class NodeServer:
         for writer in list(self._writers):
             writer.close()
 
+    def _decide(self, outcome: Coordinator | n.Refusal) -> None:
+        if self._outcome is not None:
+            self._outcome.set_result(outcome)
+
+    async def _within(self, seconds: float, reached: Callable[[], bool]) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not reached():
+                    self._changed.clear()
+                    await self._changed.wait()
+        return reached()
+
+    # --- one connection -------------------------------------------------------------------------
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         self._take_in(writer)
         node: int | None = None
         try:
             async with asyncio.timeout(HANDSHAKE_S):
-                node = await self._let_in(reader, writer)
+                proven = await self._prove(reader, writer)
             self._strangers.pop(writer, None)
+            if proven is not None:
+                node = await self._let_in(proven, reader, writer)
             if node is not None:
                 await self._serve(node, reader)
         except TimeoutError:
@@ -97,7 +191,7 @@ class NodeServer:
             self._strangers.pop(writer, None)
             self._writers.discard(writer)
             writer.close()
-            if node is not None:
+            if node is not None and self._coordinator is not None:
                 self._coordinator.node_gone(node, f"the connection of node {node} ended")
 
     def _take_in(self, writer: asyncio.StreamWriter) -> None:
@@ -124,31 +218,77 @@ class NodeServer:
     async def _serve(self, node: int, reader: asyncio.StreamReader) -> None:
         codec: Codec[n.FromNode] = Codec(n.FromNode)
         while (message := await read_message(reader, codec)) is not None:
-            self._coordinator.on_node(node, message)
+            if self._coordinator is not None:
+                self._coordinator.on_node(node, message)
 
-    async def _let_in(
+    async def _prove(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> int | None:
+    ) -> Proven | None:
+        """None: it has gone, or does not belong."""
         own = handshake.nonce()
         write_message(writer, n.Challenge(protocol_version=n.PROTOCOL_VERSION, nonce=own))
         claim = await read_message(reader, Codec[n.Proof](n.Proof), bytes_max=HANDSHAKE_BYTES_MAX)
         if claim is None:
             return None
-        claims = f"{claim.job_id}/{claim.node_rank}/{claim.node_count}"
+        claims = handshake.claims_of(claim)
         refusal = self._refusal(claim, own, claims)
         if refusal is not None:
             self._tell(f"an agent was refused: {refusal.reason}")
-            write_message(writer, refusal)
-            await writer.drain()
+            await _send(writer, refusal)
             return None
-        node = claim.node_rank
         mac = handshake.proof(
             self._config.token, by="coordinator", theirs=claim.nonce, own=own, claims=claims
         )
-        welcome = self._coordinator.join(node, lambda message: write_message(writer, message))
-        write_message(writer, replace(welcome, mac=mac))
-        self._coordinator.brief(node)
+        return Proven(claim, mac)
+
+    async def _let_in(
+        self, proven: Proven, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> int | None:
+        """None: nothing begins, or not with it."""
+        claim = proven.claim
+        node = claim.node_rank
+        if claim.problem and self._problem is None:
+            self._problem = StartRefusedError(
+                f"node {node}: {claim.problem}", exit_code=claim.exit_code
+            )
+        self._gathered.add(node)
+        self._changed.set()
+        try:
+            outcome = await self._wait_for_outcome(reader, writer)
+        finally:
+            self._gathered.discard(node)
+        if isinstance(outcome, n.Refusal):
+            await _send(writer, outcome)
+            self._refused.add(node)
+            self._changed.set()
+        if not isinstance(outcome, Coordinator):
+            return None
+        welcome = outcome.join(node, lambda message: write_message(writer, message))
+        write_message(writer, replace(welcome, mac=proven.mac))
+        outcome.brief(node)
         return node
+
+    async def _wait_for_outcome(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Coordinator | n.Refusal | None:
+        """None: the node has gone."""
+        outcome = self._outcome
+        if outcome is None:
+            raise AssertionError("nobody comes before listen")
+        gone = asyncio.ensure_future(reader.read(1))  # it says nothing before it is welcome
+        waited_for: list[asyncio.Future[Any]] = [outcome, gone]
+        try:
+            while not outcome.done() and not gone.done():
+                write_message(writer, n.Waiting())
+                await asyncio.wait(
+                    waited_for,
+                    timeout=self._config.heartbeat_s,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            return None if gone.done() else outcome.result()
+        finally:
+            gone.cancel()
+            await asyncio.wait({gone})
 
     def _refusal(self, claim: n.Proof, own: bytes, claims: str) -> n.Refusal | None:
         expected = handshake.proof(
@@ -165,11 +305,9 @@ class NodeServer:
                 reason=f"this is job {self._config.job} of {self._config.nnodes} nodes, not "
                 f"{claim.job_id} of {claim.node_count}",
             )
-        return self._taken(claim)
-
-    def _taken(self, claim: n.Proof) -> n.Refusal | None:
-        node = claim.node_rank
-        if not 0 < node < self._config.nnodes or self._coordinator.has_joined(node):
+        node, coordinator = claim.node_rank, self._coordinator
+        taken = node in self._gathered or (coordinator is not None and coordinator.has_joined(node))
+        if not 0 < node < self._config.nnodes or taken:
             return n.Refusal(
                 error="NodeRankTakenError",
                 reason=f"node rank {node} is taken by another agent of job {claim.job_id}: "
@@ -178,28 +316,6 @@ class NodeServer:
         return None
 
 
-class TurningAway(NodeServer):
-    """Stands in for a coordinator that does not start: tells the other nodes why. Otherwise they
-    would wait for it for minutes, and keep their machines busy."""
-
-    def __init__(
-        self, refusal: n.Refusal, config: RunConfig, *, warn: Callable[[str], None]
-    ) -> None:
-        super().__init__(None, config, warn=warn)
-        self._reason = refusal
-        self._told: set[int] = set()
-        self._everybody_told = asyncio.Event()
-
-    def _taken(self, claim: n.Proof) -> n.Refusal:
-        self._told.add(claim.node_rank)
-        if len(self._told) >= self._config.nnodes - 1:
-            self._everybody_told.set()
-        return self._reason
-
-    async def tell(self, bound: socket.socket, *, timeout_s: float = TURN_AWAY_S) -> None:
-        """Until every node was told, or the time is up."""
-        await self.listen(bound)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._everybody_told.wait()
-        await self.close()
+async def _send(writer: asyncio.StreamWriter, message: n.Joining) -> None:
+    write_message(writer, message)
+    await writer.drain()

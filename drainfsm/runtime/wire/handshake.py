@@ -9,6 +9,7 @@ import ssl
 
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.wire import node_messages as n
 
 NONCE_BYTES = 32
 
@@ -24,6 +25,12 @@ def proof(token: str, *, by: str, theirs: bytes, own: bytes, claims: str) -> byt
     """
     message = b"\0".join((b"drainfsm-v1", by.encode(), theirs.hex().encode(), own.hex().encode()))
     return hmac.digest(token.encode(), message + b"\0" + claims.encode(), hashlib.sha256)
+
+
+def claims_of(claim: n.Proof) -> str:
+    """What the proof is for."""
+    node = f"{claim.job_id}/{claim.node_rank}/{claim.node_count}"
+    return f"{node}/{claim.exit_code}/{claim.problem}" if claim.problem else node
 
 
 def verify_mac(mac: bytes, expected: bytes) -> bool:

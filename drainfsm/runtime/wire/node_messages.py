@@ -21,7 +21,7 @@ from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
 from drainfsm.core.words import CordonOutcome
 from drainfsm.runtime.wire.rank_messages import Message
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Agents and coordinator of one job run the same version; it is checked when a node joins."""
 
 
@@ -43,6 +43,15 @@ class Proof(Message, frozen=True, kw_only=True):
     node_count: int
     nonce: bytes
     mac: bytes
+    problem: str = ""
+    """Why this node cannot run its part: then nothing is begun."""
+
+    exit_code: int = 0
+    """With which it ends therefore."""
+
+
+class Waiting(Message, frozen=True, kw_only=True):
+    """The node has its place. The job is claimed once every node has one."""
 
 
 class Refusal(Message, frozen=True, kw_only=True):
@@ -51,7 +60,7 @@ class Refusal(Message, frozen=True, kw_only=True):
 
     reason: str
     exit_code: int = 1
-    """The exit code of node 0, where it does not start the attempt (``StartRefusedError``)."""
+    """The exit code of every node, where the attempt is not started (``StartRefusedError``)."""
 
 
 class Welcome(Message, frozen=True, kw_only=True):
@@ -68,7 +77,7 @@ class Welcome(Message, frozen=True, kw_only=True):
     settings: CheckpointSettings
 
 
-Joining: TypeAlias = Challenge | Refusal | Welcome
+Joining: TypeAlias = Challenge | Waiting | Refusal | Welcome
 """What an agent may get before it is admitted."""
 
 

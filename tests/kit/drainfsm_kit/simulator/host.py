@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from drainfsm.core.state import State
-from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import Journal
 from drainfsm.log.shipper import Shipper
 from drainfsm.log.shipper import World as LogWorld
@@ -40,9 +39,6 @@ class SimulatedHostMachine(HostMachine):
 
     def bind(self) -> socket.socket:
         return cast(socket.socket, self._config.coordinator)
-
-    async def turn_away(self, bound: socket.socket, error: DrainfsmError) -> None:
-        """Nobody joins: the agents of the other nodes end by themselves."""
 
     def environment(self) -> AttemptEnvironment:
         return self._environment
