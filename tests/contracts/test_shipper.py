@@ -222,7 +222,11 @@ def test_a_server_that_stays_away_is_tried_ever_more_seldom_and_at_once_where_so
 
     async def scene(journal: Journal) -> None:
         shipper = Shipper(
-            url=NOWHERE, state_dir=state_dir, job_id=JOB, on_error=str, world=World(connect=away)
+            url=NOWHERE,
+            state_dir=state_dir,
+            job_id=JOB,
+            on_error=lambda text: None,
+            world=World(connect=away),
         )
         shipper.attach(journal)
         await shipper.start()
