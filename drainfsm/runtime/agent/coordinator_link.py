@@ -238,8 +238,8 @@ async def _welcome(
 ) -> n.Welcome | None:
     """Once every node is there, and the job is claimed."""
     codec: Codec[n.Joining] = Codec(n.Joining)
-    answer: n.Joining | None = n.Waiting()
-    while isinstance(answer, n.Waiting):
+    answer: n.Joining | None = n.Gathering()
+    while isinstance(answer, n.Gathering):
         async with asyncio.timeout(max(HANDSHAKE_S, config.silence_s)):
             answer = await read_message(reader, codec)
     if answer is None:

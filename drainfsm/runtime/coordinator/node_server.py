@@ -279,7 +279,7 @@ class NodeServer:
         waited_for: list[asyncio.Future[Any]] = [outcome, gone]
         try:
             while not outcome.done() and not gone.done():
-                write_message(writer, n.Waiting())
+                write_message(writer, n.Gathering())
                 await asyncio.wait(
                     waited_for,
                     timeout=self._config.heartbeat_s,

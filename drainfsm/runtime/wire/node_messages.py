@@ -50,7 +50,7 @@ class Proof(Message, frozen=True, kw_only=True):
     """With which it ends therefore."""
 
 
-class Waiting(Message, frozen=True, kw_only=True):
+class Gathering(Message, frozen=True, kw_only=True):
     """The node has its place. The job is claimed once every node has one."""
 
 
@@ -77,7 +77,7 @@ class Welcome(Message, frozen=True, kw_only=True):
     settings: CheckpointSettings
 
 
-Joining: TypeAlias = Challenge | Waiting | Refusal | Welcome
+Joining: TypeAlias = Challenge | Gathering | Refusal | Welcome
 """What an agent may get before it is admitted."""
 
 
