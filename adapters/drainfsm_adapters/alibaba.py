@@ -1,7 +1,7 @@
 """Alibaba Cloud: termination of a preemptible ECS instance, five minutes ahead.
 
 https://www.alibabacloud.com/help/en/ecs/use-cases/query-the-interruption-events-of-preemptible-
-instances. No server of this cloud was tried, only one that answers as this page says.
+instances. Tested only against a server that answers as this page says, not against this cloud.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``--source auto``: asks every cloud's metadata service at once, and takes the one that answers.
 
-Bounded: without any cloud the answer is there after ``PROBE_S``, and training has not waited for
-it. It is reported then, and asked again, ever more rarely: a service may come up late.
+Bounded: without any cloud it gives up after ``PROBE_S``, and training has not waited for it. That
+is reported, and tried again, ever more rarely: a service may come up late.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, endpoint_o
 SOURCE = "auto"
 PROBE_S = 2.0
 RETRY_S = 1.0
-"""Before the clouds are asked again; doubles up to ``RETRY_S_MAX``: one lost call must not make
-deaf for long."""
+"""Before the clouds are asked again; doubles up to ``RETRY_S_MAX``: one lost call must not leave
+the agent deaf for long."""
 
 RETRY_S_MAX = 60.0
 
@@ -92,7 +92,7 @@ PROBES: dict[str, Probe] = {
     "alibaba": probe_alibaba,
     "tencent": probe_tencent,
 }
-"""In the order of precedence, should two answer."""
+"""In order of precedence, if two answer."""
 
 FACTORIES: dict[str, Callable[[AdapterContext], NoticeSource]] = {
     "aws": aws.adapter,
@@ -131,7 +131,7 @@ def adapter(context: AdapterContext) -> AutoAdapter:
     """The factory behind ``--source auto``.
 
     Raises:
-        ConfigError: an option, or an endpoint in the environment, is wrong, of whichever cloud.
+        ConfigError: an option, or an endpoint in the environment, is wrong, for any of the clouds.
     """
     for text, option in (
         (aws.endpoint_text(), aws.ENDPOINT_VARIABLE),
@@ -152,7 +152,7 @@ def adapter(context: AdapterContext) -> AutoAdapter:
 
 
 def build(cloud: str, context: AdapterContext) -> NoticeSource:
-    """The cloud's own adapter, with those of the options that are its own."""
+    """The cloud's own adapter, with its own options."""
     prefix = f"{cloud}_"
     options = {
         key.removeprefix(prefix): value

@@ -36,7 +36,7 @@ GOING = ("Terminated", "Warmed:Stopped", "Warmed:Hibernated")
 """Target states of an instance that is scaled in: into a warm pool, too."""
 
 STALE_MS = 600_000
-"""An interruption whose time passed so long ago has not happened."""
+"""An interruption whose time passed this long ago has not happened."""
 
 ADVISORY_POLL_S = 5.0
 """For what is stated minutes to weeks ahead."""
@@ -49,24 +49,24 @@ class AwsOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Which to hear, comma-separated; empty: all."""
 
     rebalance: str = "record"
-    """What follows from a rebalance recommendation, which is never cleared, and often followed by
-    nothing: ``record`` it, or ``leave`` for it."""
+    """What to do at a rebalance recommendation, which is never cleared and often without
+    consequence: ``record`` it, or ``leave`` for it."""
 
     rebalance_s: float = 120.0
-    """It states no deadline: as if the interruption notice came now."""
+    """It states no deadline: count as if the interruption notice came now."""
 
     autoscaling_s: float = 0.0
     """Heartbeat time-out of the group's termination hook; 0: the job's grace counts."""
 
     capacity_block_end: str = ""
-    """When the Capacity Block ends (RFC 3339): nothing on the instance tells."""
+    """When the Capacity Block ends (RFC 3339): the instance does not know."""
 
     capacity_block_lead_s: float = 1_800.0
     """Instances begin to terminate so long before; 3600 for UltraServers."""
 
 
 def endpoint_text() -> str:
-    """As the SDKs of AWS choose it."""
+    """As AWS's SDKs choose it."""
     mode = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv4")
     return os.environ.get(ENDPOINT_VARIABLE) or ADDRESSES["IPv6" if mode == "IPv6" else "IPv4"]
 
@@ -141,7 +141,7 @@ class _Aws:
         return identity_of(reply.text, what="instance-id")
 
     async def _find(self, key: str) -> Reply | None:
-        """None: 404, the platform's way to say that there is nothing.
+        """None: 404, by which the platform says that there is nothing.
 
         Raises:
             NoAnswerError: any other answer, or none.
@@ -176,7 +176,7 @@ class _Aws:
         return Reading(events=events)
 
     def _soonest(self, found: list[Observed]) -> list[Observed]:
-        """The earlier of two counts, unless it is an old one that nothing came of."""
+        """The earlier of two counts, unless it is an old one without consequence."""
         now = self._client.now_unix_ms()
         stale = [
             observed

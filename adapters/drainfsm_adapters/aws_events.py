@@ -1,4 +1,4 @@
-"""AWS: what is told to EventBridge and not to the instance, read from an SQS queue of the job.
+"""AWS: what EventBridge gets and the instance does not, read from an SQS queue of the job.
 
 - Capacity Block Expiration Warning, 40 minutes before the end of a block; its instances begin to
   terminate 10 minutes later (an hour before the end for UltraServers);
@@ -62,7 +62,7 @@ def adapter(context: AdapterContext) -> AwsEvents:
     """
     options = load_options(AwsEventsOptions, context.options, source=SOURCE)
     if not options.queue_url.startswith(("https://", "http://")):
-        raise ConfigError(f"[adapters.{SOURCE}] queue_url = {options.queue_url!r} is no URL")
+        raise ConfigError(f"[adapters.{SOURCE}] queue_url = {options.queue_url!r} is not a URL")
     return AwsEvents(context, options)
 
 
@@ -73,7 +73,7 @@ class AwsEvents:
         self._context = context
         self._options = options
         self._blocks: dict[str, Notice] = {}
-        """By reservation, what stands of its end."""
+        """By reservation, its end as last stated."""
 
     async def watch(self, sink: NoticeSink) -> None:
         """Hear notices until cancelled."""
@@ -123,7 +123,7 @@ class AwsEvents:
         try:
             notice = self._notice(event_of(body.encode()))
         except ValueError:
-            return  # whatever else somebody puts into the queue
+            return  # whatever else is put into the queue
         if notice is None:
             return
         if notice.notice_class is NoticeClass.SOFT:
@@ -138,8 +138,8 @@ class AwsEvents:
         sink.notice(notice)
 
     def _notice(self, event: Mapping[str, Any]) -> Notice | None:
-        """None: it is of no concern, or over. Raises: ValueError: something that is needed is not
-        there."""
+        """None: it is not for this job, or over. Raises: ValueError: something that is needed is
+        missing."""
         kind, detail = needed(event, "detail-type"), event.get("detail")
         if not isinstance(detail, dict):
             raise ValueError("no detail")

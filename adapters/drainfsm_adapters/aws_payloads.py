@@ -18,7 +18,7 @@ ENDED = ("canceled", "cancelled", "completed")
 
 
 def interruption(reply: Reply) -> Observed | None:
-    """``spot/instance-action``. Hibernation begins at once, its time is not waited for."""
+    """``spot/instance-action``. Hibernation begins at once, without waiting for its time."""
     if says_nothing(reply.text):
         return None
     stated = reply.json(dict[str, Any])
@@ -27,7 +27,7 @@ def interruption(reply: Reply) -> Observed | None:
         raise NoAnswerError(f"garbage: {reply.text[:60]!r}")
     try:
         stated_unix_ms = from_rfc3339(time)
-    except ValueError:  # it goes, only nobody says when: the job's grace counts
+    except ValueError:  # it goes away, at an unknown time: the job's grace counts
         stated_unix_ms = None
     return _interruption(action or "terminate", time, stated_unix_ms)
 

@@ -34,7 +34,7 @@ is waited for beside calls of the usual length."""
 
 ACKNOWLEDGE_AGAIN_S = 1.0
 SAYING = 0.95
-"""The rest of the time is for saying how it went."""
+"""The rest of the time is for reporting how it went."""
 
 NAME_S = 60.0
 """How often the VM's own name is asked for again."""
@@ -156,7 +156,7 @@ class ScheduledEvents:
         return self._stated_name
 
     async def check_name(self) -> Reading:
-        """By a wrong name no event would ever be ours: it is asked for again, and compared.
+        """With a wrong name no event would ever be ours: it is asked for again, and compared.
 
         Raises:
             NoAnswerError: it cannot be read, or is not the configured one.
@@ -219,11 +219,11 @@ class ScheduledEvents:
         left_out: list[str] = []
         for event in self.pending:
             if event.event_id not in event_ids:
-                continue  # the job has not left for it: what else runs here may need the time
+                continue  # the job has not left for it: others on this machine may need the time
             strangers = sorted(vm for vm in event.resources if vm.casefold() not in job_vms)
             if strangers:
                 left_out.append(f"{event.event_id} also hits {', '.join(strangers)}")
-            elif name == min(map(str.casefold, event.resources)):  # it speaks for all of them
+            elif name == min(map(str.casefold, event.resources)):  # this VM speaks for all of them
                 done.append(event.event_id)
         if done:
             body = msgspec.json.encode({"StartRequests": [{"EventId": found} for found in done]})
@@ -256,7 +256,7 @@ def _event(stated: Mapping[str, Any]) -> Event:
     except ValueError:
         if event_type != "Preempt":
             raise
-        not_before_unix_ms = None  # it goes, only nobody says when: the job's grace counts
+        not_before_unix_ms = None  # it goes away, at an unknown time: the job's grace counts
     duration_s = whole_number(stated.get("DurationInSeconds"))
     return Event(
         event_id=needed(stated, "EventId"),

@@ -76,7 +76,7 @@ class CommandAdapter:
 
 
 def this_node() -> str:
-    """What the platform calls this machine, for a notice that names none: the node of a pod
+    """The platform's name for this machine, for a notice that names none: the node of a pod
     (``NODE_NAME``, set from ``spec.nodeName``) or of a Slurm step, else the host's name."""
     return os.environ.get("NODE_NAME") or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 

@@ -35,12 +35,12 @@ GPU_FAMILIES = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-")
 """Machine types that have GPUs. An N1 may have some attached, which its type does not tell."""
 
 ANSWER_MS = 500
-"""An answer that was held back until the change may be so late, on a busy machine."""
+"""An answer that was held back until the change may be this late, on a busy machine."""
 
 PENDING_STOP = "PENDING_STOP"
 NO_NOTICE = "no notifications have been received"
 ADVISORY_UNKNOWN_S = 600.0
-"""Machine types without maintenance notices never tell: reported, but not in a hurry."""
+"""Machine types without maintenance notices never answer: reported, but not in a hurry."""
 
 
 class GcpOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,7 +81,7 @@ class LongPoll:
         self._etag = ""
         self._value = ""
         self._was_so_unix_ms = 0
-        """When it is known to have had its value."""
+        """When it was last seen with its value."""
 
         self.changed_unix_ms: int | None = None
         """Earliest instant at which it can have got its value; None: it had it at the start."""
@@ -112,10 +112,10 @@ class LongPoll:
 
 
 async def fetch(client: MetadataClient, path: str, *, timeout_s: float | None = None) -> Reply:
-    """Raises: NoAnswerError: no answer, or one of something that is no metadata server."""
+    """Raises: NoAnswerError: no answer, or one that is not from a metadata server."""
     reply = await client.request("GET", path, headers={FLAVOR: "Google"}, timeout_s=timeout_s)
     if reply.headers.get(FLAVOR.lower()) != "Google":
-        raise NoAnswerError(f"answered {reply.status} without {FLAVOR}: no metadata server")
+        raise NoAnswerError(f"answered {reply.status} without {FLAVOR}: not a metadata server")
     return reply
 
 
@@ -207,7 +207,7 @@ class _Gcp:
         lead_s = self._options.preempted_s + self._options.preemption_notice_s
         key, since = self._preempted_key, f"{lead_s:g} s from the notice"
         if key.changed_unix_ms is None:
-            since += ", of which nobody knows when it came: it was there when it was first read"
+            since += ", which came at an unknown time: it was there when first read"
         observed = Observed(
             key="preempted",
             cause=Cause.SPOT_INTERRUPTION,
@@ -230,12 +230,12 @@ class _Gcp:
             cause=Cause.HOST_MAINTENANCE,
             notice_class=NoticeClass.SOFT,
             derived_unix_ms=self._deadline(key, lead_s) if known else None,
-            detail=value if known else f"{value}, since when is not known",
+            detail=value if known else f"{value}, for an unknown time",
         )
         return Reading(events=(observed,))
 
     async def _stop(self) -> Reading:
-        """A graceful shutdown has been ordered; without one there is no such key."""
+        """A graceful shutdown has been ordered; the key exists only then."""
         reply = await fetch(self._client, f"{ROOT}/shutdown-details/stop-state")
         if reply.status == 404 or (reply.status == 200 and says_nothing(reply.text)):
             return NONE
@@ -279,7 +279,7 @@ class _Gcp:
 
 
 def upcoming_maintenance(reply: Reply) -> Reading:
-    """A window that may still move, either way. TPU VMs say by an error that there is none."""
+    """A window that may still move, either way. TPU VMs report by an error that there is none."""
     if says_nothing(reply.text):
         return NONE
     stated = reply.json(dict[str, Any])

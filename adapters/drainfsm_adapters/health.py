@@ -6,7 +6,7 @@ from drainfsm.adapter import NoticeSink
 
 
 class Health:
-    """Of one signal. Clears no notice, ever."""
+    """Of one signal. Never withdraws a notice."""
 
     def __init__(self, *, source: str, limit_ms: int, sink: NoticeSink) -> None:
         self._source = source

@@ -24,7 +24,7 @@ class TokenSession:
         self._required = required
         self._token = ""
         self._genuine = False
-        """The token came with its life time, as no imitation has it."""
+        """The token came with its lifetime, which imitations lack."""
 
         self._renew_at_unix_ms = 0
         self._lock = asyncio.Lock()
@@ -48,14 +48,14 @@ class TokenSession:
         return reply
 
     async def check(self) -> None:
-        """That there is a service which gives out tokens.
+        """Check that there is a service that gives out tokens.
 
         Raises:
             NoAnswerError: there is none; says what is wrong.
         """
         await self._fresh_token()
         if not self._genuine:
-            raise NoAnswerError("no token: answered 200 without its life time")
+            raise NoAnswerError("no token: answered 200 without its lifetime")
 
     def _headers(self, token: str) -> dict[str, str]:
         return {self._header: token} if token else {}
@@ -69,7 +69,7 @@ class TokenSession:
         async with self._lock:
             if self._client.now_unix_ms() < self._renew_at_unix_ms:
                 return self._token
-            if self._renewals > before:  # another reader has tried meanwhile, in vain
+            if self._renewals > before:  # another reader has tried meanwhile, and failed
                 raise NoAnswerError(self._problem)
             try:
                 await self._renew()
@@ -101,12 +101,12 @@ class TokenSession:
         self._renew_at_unix_ms = asked_unix_ms + (ttl_s - early_s) * 1_000
 
     async def _diagnosis(self, error: TimedOutError) -> str:
-        """Only the answer to a PUT is limited in hops: a GET that is answered tells it."""
+        """Only the answer to a PUT has a hop limit; if a GET is answered, that is the reason."""
         try:
             probe = await self._client.request("GET", "/latest/meta-data/", headers={})
         except NoAnswerError:
             return f"{error}, to nothing: no metadata service is reachable from here"
         return (
-            f"{error} to the token request, but GET is answered {probe.status}: the answer dies "
+            f"{error} to the token request, but GET is answered {probe.status}: the answer is lost "
             "on its way into a container; set HttpPutResponseHopLimit to 2 or use the host network"
         )

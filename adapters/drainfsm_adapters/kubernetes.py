@@ -41,13 +41,13 @@ from drainfsm_adapters.ledger import Ledger, Reading
 from drainfsm_adapters.metadata import NoAnswerError
 
 CONFIRM_S = 1.1
-"""Until a change that awaits its confirmation is settled again."""
+"""Until a change that awaits confirmation is settled again."""
 
 CLAIM_S = 10.0
 """Between two looks at the NodeClaim of a node that Karpenter disrupts."""
 
 CONFLICTS_MAX = 3
-"""Writers of a node that may come between ours before the cordon is given up."""
+"""Tries of the cordon, each after somebody else wrote to the node first."""
 
 
 def adapter(context: AdapterContext) -> KubernetesAdapter:
@@ -185,7 +185,7 @@ class KubernetesAdapter:
         self._settle_node()
 
     def _lose_node(self, name: str, last: dict[str, Any] | None) -> None:
-        """Its object is gone, and its pods will be collected: that is news of the pod's own."""
+        """Its object is gone, and its pods will be collected: the pod's own watch reports that."""
         self._node = None
 
     def _settle_node(self) -> None:
@@ -237,7 +237,7 @@ class KubernetesAdapter:
     # --- signals --------------------------------------------------------------------------------
 
     async def interpret(self, notice: Notice, *, timeout_ms: int) -> Notice | None:
-        """What a bare SIGTERM means: the pod's deletion, or else the kubelet's own doing."""
+        """What a bare SIGTERM means: the pod's deletion, or else an act of the kubelet."""
         if notice.native_id != "SIGTERM":
             return notice
         pod = await self._look(timeout_s=timeout_ms / 1_000)
@@ -305,7 +305,7 @@ class KubernetesAdapter:
         """Patches this node, unless somebody else writes to it at the same time.
 
         Raises:
-            NoAnswerError: the API server did not take it; says which right is missing.
+            NoAnswerError: the API server refused; says which permission is missing.
         """
         if self._api is None:
             raise NoAnswerError(self._no_api)
@@ -314,7 +314,7 @@ class KubernetesAdapter:
         pod = self._pod
         names = nodes or ((self._place.node or (pod.node if pod is not None else "")),)
         if not all(names):
-            raise NoAnswerError("the node's name is not known: set NODE_NAME by the downward API")
+            raise NoAnswerError("the node's name is not known: set NODE_NAME with the downward API")
         async with self._borrowed(self._api) as api:
             limit_s = timeout_ms / 1_000
             told = await asyncio.gather(*(self._cordon(api, name, limit_s) for name in names))
@@ -322,7 +322,7 @@ class KubernetesAdapter:
 
     @contextlib.asynccontextmanager
     async def _borrowed(self, api: Api) -> AsyncIterator[Api]:
-        """Without a watch nobody would close it."""
+        """Close the client, which no watch does here."""
         try:
             yield api
         finally:

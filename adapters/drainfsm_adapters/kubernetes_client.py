@@ -1,8 +1,8 @@
-"""HTTP to the API server: whom to ask and as whom is lightkube's to know, the calls are ours.
+"""HTTP to the API server: lightkube knows the server and the credentials, the calls are ours.
 
-No Python client relists after a 410, notices a dead peer or says which right is missing; so this
-one hands out plain answers, and ``kubernetes_watch`` decides. HTTP/1.1: a server that wants to be
-rid of a client closes the connection, and nothing else shares it.
+No Python client relists after a 410, notices a dead peer or says which permission is missing; so
+this one hands out plain answers, and ``kubernetes_watch`` decides. HTTP/1.1: a server that wants to
+drop a client closes the connection, and nothing else shares it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 """Of which JSON is a part."""
 
 LINE_BYTES_MAX = 8 * 1024 * 1024
-"""An object has at most 1.5 MiB in etcd; more is no event."""
+"""An object has at most 1.5 MiB in etcd; more is not an event."""
 
 DETAIL_CHARS_MAX = 400
 
@@ -43,7 +43,7 @@ class NoConnectionError(Exception):
 
 
 class RefusedError(NoAnswerError):
-    """The API server answered, and the answer is no."""
+    """The API server refused."""
 
     def __init__(self, detail: str, *, status: int, reason: str, retry_after_s: float = 0) -> None:
         super().__init__(detail)
@@ -82,7 +82,7 @@ def connection_of(kubeconfig: str) -> SingleConfig:
         raise
     except KeyError as error:
         raise ConfigError(f"kubernetes: {error} is missing from the configuration") from error
-    except Exception as error:  # what a damaged file does to whoever reads it
+    except Exception as error:  # whatever reading a damaged file raises
         raise ConfigError(f"kubernetes: {kubeconfig or 'the configuration'}: {error}") from error
 
 
@@ -140,11 +140,11 @@ class Api:
         content_type: str = "application/json",
         timeout_s: float | None = None,
     ) -> Reply:
-        """One call, and its answer if that is a yes.
+        """One call, and its answer if that is a success.
 
         Raises:
-            RefusedError: the answer is a no.
-            NoAnswerError: there is none, or it is too long.
+            RefusedError: the server refused.
+            NoAnswerError: there is no answer, or it is too long.
         """
         content = None if body is None else json.dumps(body).encode()
         headers = {"Accept": "application/json"}
@@ -174,7 +174,7 @@ class Api:
         """The lines of a watch for as long as the server sends them.
 
         Raises:
-            RefusedError: the answer is a no.
+            RefusedError: the server refused.
             NoAnswerError: no answer, the connection broke, or nothing came for ``silence_s``.
         """
         headers = {"Accept": "application/json"}
@@ -256,7 +256,7 @@ async def _body(response: httpx2.Response) -> bytes:
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """A last line without its end is a torn one, and dropped."""
+    """A last line without an end is torn, and dropped."""
     held = bytearray()
     async for part in response.aiter_bytes():
         held += part
@@ -269,7 +269,7 @@ async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
 
 
 def refused(status: int, body: bytes, headers: Mapping[str, str]) -> RefusedError:
-    """A no, with what the server said about it."""
+    """A refusal, with the server's reason."""
     try:
         told = read_json(body[:BODY_BYTES_MAX], _Status, ValueError)
     except ValueError:
@@ -279,7 +279,7 @@ def refused(status: int, body: bytes, headers: Mapping[str, str]) -> RefusedErro
         case 401:
             detail = f"the token is expired, or of another cluster: {detail}"
         case 403:
-            detail = f"a right is missing: {detail}"
+            detail = f"a permission is missing: {detail}"
     try:
         retry_after_s = float(headers.get("retry-after", 0))
     except ValueError:

@@ -2,7 +2,7 @@
 
 - A deletion is HARD: its timestamp may only move earlier. DisruptionTarget is written milliseconds
   before it, and taken back after two minutes where the deletion never came: SOFT until then.
-- What nodes say is SOFT, but for the end of a Spot machine and of a Karpenter node.
+- What nodes say is SOFT, except the end of a Spot machine and of a Karpenter node.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ KUBELET_GRACE_MS = 1_900
 """From SIGTERM to the last sign of life, where the grace is 0 or 1: the kubelet's floor is 2 s."""
 
 DISRUPTION_MS = 120_000
-"""After so long DisruptionTarget is taken back, where the deletion never came."""
+"""DisruptionTarget is taken back after this long, if the deletion never came."""
 
 STALE_MS = 600_000
-"""A node that has outlived its stated end by so much is not about to end."""
+"""A node that has outlived its stated end by this much is not about to end."""
 
 FAR_MS = 7 * 24 * 3_600_000
-"""No platform announces an end in free text so long before."""
+"""No platform announces an end in free text this long before."""
 
 DISRUPTIONS = {
     "PreemptionByScheduler": Cause.PREEMPTION,
@@ -127,7 +127,7 @@ def deletion_of(pod: PodView) -> Observed | None:
 
 
 def gone_of(pod: PodView, *, now_unix_ms: int) -> Observed:
-    """It is not in the API any more: what runs is about to be killed."""
+    """It is gone from the API: what runs is about to be killed."""
     disruption = pod.condition("DisruptionTarget")
     return Observed(
         key="deletion",
@@ -184,7 +184,7 @@ class NodeReader:
         return Reading(events=tuple(found.values()))
 
     def window_ms(self) -> int | None:
-        """What a shutdown leaves, where the configuration says."""
+        """What a shutdown leaves, if the configuration says so."""
         return round(self._options.shutdown_s * 1_000) or None
 
     def _events(
@@ -214,7 +214,7 @@ class NodeReader:
             yield from self._of_condition(condition, now)
 
     def _is_news(self, node: NodeView, pod: PodView | None) -> bool:
-        """A cordon of somebody else's, and later than the pod: else it was put there knowingly."""
+        """Somebody else's cordon, later than the pod: otherwise the pod was put there knowingly."""
         if not node.unschedulable or OWN_CORDON in node.annotations:
             return False
         started = None if pod is None else pod.started_unix_ms

@@ -1,5 +1,5 @@
-"""What the adapter reads of pods and nodes. Fields may be missing or of any type: then they say
-nothing, for other people's controllers write there, too."""
+"""What the adapter reads of pods and nodes. Fields may be missing or of any type, and are
+then ignored: other people's controllers write there, too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drainfsm_adapters.times import from_rfc3339
 
 KARPENTER_TAINTS = ("karpenter.sh/disrupted", "karpenter.sh/disruption")
 SHUTTING_DOWN = "node is shutting down"
-"""The kubelet's message at Ready, all that its graceful shutdown shows of itself."""
+"""The kubelet's message at Ready, the only sign of its graceful shutdown."""
 
 RESPONDERS = "drainfsm.io/"
 """Whatever follows names the job: its pods hear of each other's evictions, and of no others."""
@@ -42,7 +42,7 @@ def seconds(item: object, *path: str) -> int | None:
 
 
 def instant(item: object, *path: str) -> int | None:
-    """UTC milliseconds by the clock of whoever wrote it."""
+    """UTC milliseconds by the writer's clock."""
     return instant_of(text(item, *path))
 
 
@@ -109,7 +109,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     unschedulable: bool
     cordoned_at: str
-    """When that was written, as the server noted; empty: not known."""
+    """When that was written, by the server's record; empty: not known."""
 
     annotations: dict[str, Any]
     taints: tuple[Taint, ...]

@@ -11,7 +11,7 @@ from drainfsm.errors import ConfigError
 
 SOURCE = "kubernetes"
 WATCH_S_MIN, WATCH_S_MAX = 5.0, 280.0
-"""Load balancers cut what is silent for 350 s, some sooner."""
+"""Load balancers drop connections that are silent for 350 s, some sooner."""
 
 
 class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,19 +33,20 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """A kubeconfig; empty: the service account of the pod, else ``KUBECONFIG``."""
 
     watch_s: float = 60.0
-    """A watch is renewed after so long: what bounds a connection that died in silence."""
+    """A watch is renewed after this long, which limits the harm of a connection that died
+    silently."""
 
     timeout_s: float = 5.0
-    """Of every other call."""
+    """For every other call."""
 
     unknown_s: float = 30.0
-    """A watch that has told nothing for so long is reported."""
+    """A watch that has been silent for this long is reported."""
 
     nodes: bool = True
     """Hear of the node, too: needs a ClusterRole."""
 
     node_s: float = 300.0
-    """A cordon, or a taint that states no time: as if the node went so long after it."""
+    """For a cordon, or a taint that states no time: as if the node went away this long after it."""
 
     candidate_s: float = 600.0
     """From the autoscaler's candidate taint until it may act on it."""
@@ -66,7 +67,7 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class PodPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pod this is, as far as the environment tells."""
+    """Which pod this is, as far as the environment says."""
 
     pod: str
     namespace: str
@@ -75,7 +76,7 @@ class PodPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kubernetes_options(options: Mapping[str, str]) -> KubernetesOptions:
-    """Raises: ConfigError: an unknown key, or a value that is none; names it."""
+    """Raises: ConfigError: an unknown key, or an invalid value; names it."""
     try:
         loaded = msgspec.convert(dict(options), KubernetesOptions, strict=False)
     except msgspec.ValidationError as error:
@@ -98,7 +99,7 @@ def kubernetes_options(options: Mapping[str, str]) -> KubernetesOptions:
 def place_of(
     options: KubernetesOptions, environment: Mapping[str, str], *, default_namespace: str
 ) -> PodPlace:
-    """Raises: ConfigError: a name is none that Kubernetes could have given."""
+    """Raises: ConfigError: a name is not one that Kubernetes could have given."""
     place = PodPlace(
         pod=options.pod or environment.get("POD_NAME", "") or socket.gethostname(),
         namespace=options.namespace or environment.get("POD_NAMESPACE", "") or default_namespace,
@@ -109,7 +110,7 @@ def place_of(
         value = getattr(place, name)
         if not all(c.isalnum() or c in "-." for c in value) or (name != "node" and not value):
             raise ConfigError(
-                f"kubernetes: {value!r} is no name of a {name}; is the downward API's "
+                f"kubernetes: {value!r} is not a name of a {name}; is the downward API's "
                 f"fieldRef missing from the pod's template?"
             )
     return place

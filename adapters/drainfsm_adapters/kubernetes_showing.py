@@ -16,7 +16,7 @@ log = logging.getLogger("drainfsm.adapters.kubernetes")
 
 PREFIX = "drainfsm.io/"
 PACE_S = 5.0
-"""Between two patches while no drain is on: every save would be one otherwise."""
+"""Between two patches while no drain is on; otherwise every save would be one."""
 
 SAID = {
     "scheduled": ("DrainScheduled", "Normal", "a drain is due"),
@@ -29,7 +29,7 @@ SAID = {
 
 
 class Board:
-    """Shows the latest standing; what it could not show in time it leaves out."""
+    """Shows the latest standing, and skips what it could not show in time."""
 
     def __init__(self) -> None:
         self._latest: Standing | None = None
@@ -57,7 +57,7 @@ class Board:
                 await asyncio.sleep(PACE_S)
 
     async def show(self, api: Api, pod: PodView, namespace: str, standing: Standing) -> None:
-        """What cannot be shown is logged once for every reason."""
+        """What cannot be shown is logged, once for every reason."""
         path = f"/api/v1/namespaces/{namespace}"
         patch = {"metadata": {"annotations": annotations_of(standing), "uid": pod.uid}}
         try:

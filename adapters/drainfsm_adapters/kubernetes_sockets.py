@@ -1,4 +1,4 @@
-"""Connections to the API server: kept alive by the kernel, and closed by whoever is cancelled.
+"""Connections to the API server: kept alive by the kernel, and closed on cancellation.
 
 httpcore leaves a connection open that is cancelled in its TLS handshake, which a watch that is
 cancelled, or a call that runs out of time, may well be.
@@ -22,7 +22,7 @@ SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 15_000),
 )
-"""A peer that is gone without a word is noticed after 19 s, at no cost for the API server, and a
+"""A peer that vanished is noticed after 19 s, at no cost for the API server, and a
 load balancer sees a connection that is in use."""
 
 IDLE_S = 30.0

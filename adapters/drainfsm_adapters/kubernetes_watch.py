@@ -1,4 +1,4 @@
-"""Follows objects of the API server for as long as the agent lives, whatever happens to watches.
+"""Follows objects of the API server as long as the agent lives, whatever happens to watches.
 
 A watch ends all the time: by its own time limit, by a proxy, by a server that restarts, by a
 history that is compacted (410), or without a word. Where nothing was missed it goes on from the
@@ -61,8 +61,8 @@ class _List(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """``seen`` is told of every version of an object, ``gone`` of its end: its name, and how it was
-    last, where that is known. Neither may block."""
+    """``seen`` is called for every version of an object, ``gone`` at its end, with its name and its
+    last version, if that is known. Neither may block."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Watch:
         self._gone(name, last)
 
     def _is_own(self, item: dict[str, Any]) -> bool:
-        """Whatever the server makes of the filter."""
+        """Checked here, however the server interprets the filter."""
         return not self._target.name or text(item, "metadata", "name") == self._target.name
 
     def _told(self) -> None:

@@ -1,9 +1,9 @@
-"""What one node's platform has stated so far, and what of it is news.
+"""What one node's platform has stated so far, and which of it is news.
 
 A platform repeats itself at every poll, restates deadlines and takes events back. The ledger turns
 that into notices with the identity that the core needs:
 
-- the same event again, or a deadline that slides at every poll, is no news;
+- the same event again, or a deadline that slides at every poll, is not news;
 - an earlier deadline is the same notice again, with the earlier deadline;
 - a HARD event stays, whatever the platform says later;
 - a SOFT event that goes is withdrawn; one that moves later (or comes back) is withdrawn and
@@ -23,17 +23,17 @@ from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm_adapters.server_clock import ServerClock
 
 MOVED_MS = 1_000
-"""Platforms state whole seconds: less is no move."""
+"""Platforms state whole seconds: a smaller difference is not a move."""
 
 ANOTHER_EVENT_MS = 600_000
-"""A HARD event that was gone and is back with a deadline so much later is another one."""
+"""A HARD event that was gone and is back with a deadline this much later is another one."""
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """One event, as the platform states it now."""
 
     key: str
-    """What tells it from the platform's other events: an event id, or the name of the key."""
+    """Tells it from the platform's other events: an event id, or the name of the key."""
 
     tag: str = ""
     """Hash of the payload when first seen, where the platform has no id."""
@@ -53,7 +53,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """How much earlier than ``derived_unix_ms`` it may be."""
 
     advisory: bool = False
-    """Nobody is to leave for it."""
+    """The job does not leave for it."""
 
     at_once: bool = False
     """It is happening: the deadline is now."""
@@ -68,7 +68,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     events: tuple[Observed, ...] = ()
     ended: dict[str, str] = {}
-    """Keys that the platform says are over, and why; the rest that is missing just is not there."""
+    """Keys that the platform says are over, and why; others that are missing are just not there."""
 
     complete: bool = True
     """False: some or all of it could not be read, so nothing follows from what is not there."""
@@ -141,7 +141,7 @@ class Ledger:
             self._present((signal, observed.key), observed)
         present = {observed.key for observed in reading.events}
         for key, reason in reading.ended.items():
-            if key not in present:  # said to be over, and to be there, in one breath: it is there
+            if key not in present:  # stated as over and as present in one reading: it is present
                 self._ended((signal, key), reason)
         if reading.complete:
             self._read.add(signal)
@@ -212,7 +212,7 @@ class Ledger:
         if observed.at_once:
             deadline = now if deadline is None else min(now, deadline)
         elif observed.notice_class == NoticeClass.SOFT and (deadline or now) <= now:
-            deadline = None  # its window is open, it may begin any moment: the grace counts
+            deadline = None  # its window is open, and it may begin at any moment: the grace counts
         skew_ms = observed.skew_ms
         if stated is not None:
             skew_ms += self._clock.uncertainty_ms

@@ -1,4 +1,4 @@
-"""Reading what platforms write: what is needed is checked, the rest may be anything."""
+"""Reads what platforms write: checks what is needed, and ignores the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = ("", "null", "none")
 
 
 def says_nothing(text: str) -> bool:
-    """How services write "none" where others answer 404."""
+    """How some services write "none" where others answer 404."""
     return text.strip().strip('"').lower() in NOTHING
 
 
@@ -31,7 +31,7 @@ def whole_number(value: object) -> int | None:
 
 
 def event_of(raw: bytes | msgspec.Raw) -> dict[str, Any]:
-    """Raises: ValueError: it is no JSON object."""
+    """Raises: ValueError: it is not a JSON object."""
     return read_json(bytes(raw), dict[str, Any], ValueError)
 
 
@@ -53,9 +53,9 @@ def identity_of(text: str, *, what: str) -> str:
     """The machine's name for itself, part of every notice's identity.
 
     Raises:
-        NoAnswerError: a page, an error message: no name.
+        NoAnswerError: it is a page or an error message, not a name.
     """
     name = text.strip().strip("\"'")
     if not IDENTITY.fullmatch(name):
-        raise NoAnswerError(f"{what}: {text[:40]!r} is no name")
+        raise NoAnswerError(f"{what}: {text[:40]!r} is not a name")
     return name

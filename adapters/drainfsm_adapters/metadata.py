@@ -20,15 +20,15 @@ from drainfsm_adapters.resolve import Resolver
 from drainfsm_adapters.server_clock import ServerClock
 
 PATIENCE_S = 15.0
-"""How long a call that is late is listened to, beside the calls after it: a service that is always
-slower than the time limit is heard all the same."""
+"""How long a late call goes on beside the calls after it, so that a service that is always slower
+than the time limit is heard, too."""
 
 LATE_MAX = 4
 """Late calls for one path: the oldest, and the newest ones."""
 
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 256 * 1024
-"""Thousands of scheduled events; an answer beyond that is no metadata."""
+"""Thousands of scheduled events; a longer answer is not metadata."""
 
 SIZE_DIGITS_MAX = 12
 DETAIL_CHARS_MAX = 120
@@ -44,7 +44,7 @@ Exchanged = tuple[int, dict[str, str], bytes]
 
 
 class NoAnswerError(Exception):
-    """The endpoint gave no answer that tells anything. Becomes UNKNOWN, never leaves an adapter."""
+    """The endpoint gave no usable answer. Becomes UNKNOWN, and never leaves an adapter."""
 
 
 def garbage(why: object) -> NoAnswerError:
@@ -55,7 +55,7 @@ def instant(parse: Callable[[str], int], text: str) -> int:
     """What ``parse`` makes of it, UTC milliseconds.
 
     Raises:
-        NoAnswerError: it is no instant.
+        NoAnswerError: it is not an instant.
     """
     try:
         return parse(text)
@@ -81,7 +81,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         """The body, stripped.
 
         Raises:
-            NoAnswerError: it is no UTF-8.
+            NoAnswerError: it is not UTF-8.
         """
         try:
             return self.body.decode().strip()
@@ -184,11 +184,11 @@ class MetadataClient:
         return answer
 
     def keep_connections(self) -> None:
-        """From here on, until ``close``: for whoever asks again and again."""
+        """Keep connections until ``close``: for clients that ask again and again."""
         self._keeps = True
 
     def close(self) -> None:
-        """Nobody will ask any more: late calls are given up."""
+        """No more requests: give up late calls."""
         for racing in self._late.values():
             _cancel(racing)
         self._late.clear()
@@ -316,12 +316,12 @@ def _request_bytes(
 
 
 def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
-    """Raises: ValueError: no HTTP answer."""
+    """Raises: ValueError: not an HTTP answer."""
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     code = rest[:3]
     if not version.startswith("HTTP/1.") or not STATUS.fullmatch(code):
-        raise ValueError(f"{first[:40]!r} is no HTTP status line")
+        raise ValueError(f"{first[:40]!r} is not an HTTP status line")
     headers: dict[str, str] = {} if version != "HTTP/1.0" else {"connection": "close"}
     for line in lines:
         name, colon, value = line.partition(":")
@@ -363,5 +363,5 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
 
 def _size_within_limit(size: int) -> int:
     if not 0 <= size <= BODY_BYTES_MAX:
-        raise ValueError(f"an answer of {size} bytes; more than {BODY_BYTES_MAX} is no metadata")
+        raise ValueError(f"an answer of {size} bytes; more than {BODY_BYTES_MAX} is not metadata")
     return size

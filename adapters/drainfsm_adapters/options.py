@@ -1,4 +1,4 @@
-"""What ``[adapters.NAME]`` may say: typed, and a typo is an error."""
+"""The options in ``[adapters.NAME]``: typed, and a typo is an error."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class PollOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     poll_s: float = 2.0
     timeout_s: float = 2.0
-    """Of every call, from the connection to the last byte."""
+    """For every call, from the connection to the last byte."""
 
     unknown_s: float = 30.0
-    """A signal that has told nothing for so long is reported."""
+    """A signal that has been silent for this long is reported."""
 
 
 Kind = TypeVar("Kind", bound=PollOptions)
@@ -30,7 +30,7 @@ def load_options(kind: type[Kind], options: Mapping[str, str], *, source: str) -
     """The strings of the table as ``kind``.
 
     Raises:
-        ConfigError: an unknown key, or a value that is none; names it.
+        ConfigError: an unknown key, or an invalid value; names it.
     """
     try:
         loaded = msgspec.convert(dict(options), kind, strict=False)
@@ -57,5 +57,5 @@ def chosen(text: str, known: tuple[str, ...], *, option: str) -> tuple[str, ...]
     names = tuple(filter(None, (name.strip() for name in text.split(","))))
     for name in names:
         if name not in known:
-            raise ConfigError(f"{option}: {name!r} is none of {', '.join(known)}")
+            raise ConfigError(f"{option}: {name!r} is not one of {', '.join(known)}")
     return names or known

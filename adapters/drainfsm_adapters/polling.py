@@ -21,14 +21,14 @@ HELD_S = 0.2
 """An answer that took longer was held back by a long poll until the value changed."""
 
 CONFIRM_S = 1.1
-"""Until a change that awaits its confirmation is looked at again: the next second, at least, for
-a deadline that slides is another one then."""
+"""Until a change that awaits its confirmation is looked at again: the next second, at least,
+because a sliding deadline is another one then."""
 
 CALLS_MAX = 3
-"""One read makes no more calls, one after the other: a token, its diagnosis, a key."""
+"""Most calls of one read, one after the other: a token, its diagnosis, a key."""
 
 UNKNOWN_POLL_S = 5.0
-"""A signal that could not be read is asked again no later than this, however rarely it is asked."""
+"""A signal that could not be read is read again no later than this, however rarely it is polled."""
 
 PAUSE_S_MIN = 0.02
 """Between two reads, whatever the server does."""
@@ -44,7 +44,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     poll_s: float
     unknown_s: float
     held_s: float = 0.0
-    """Above 0: a long poll, which may hold its answer back for so long."""
+    """Above 0: a long poll, which may hold its answer back for this long."""
 
     confirm_count: int = 1
     """Readings that must lack an event before it is taken as gone."""
@@ -56,7 +56,7 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     client: MetadataClient
     name: Callable[[], Awaitable[str]]
-    """Of this machine, part of every notice's identity; raises ``NoAnswerError``."""
+    """This machine's name, part of every notice's identity; raises ``NoAnswerError``."""
 
     signals: tuple[Signal, ...]
 
@@ -94,7 +94,7 @@ class CloudAdapter:
         )
 
     async def _learn_scope(self, ledger: Ledger, *, otherwise: str = "") -> None:
-        """The machine's name, for the identity of notices, which must not change any more."""
+        """Get the machine's name for the identity of notices, which must not change later."""
         async with self._naming:
             if ledger.named:
                 return
@@ -140,7 +140,7 @@ class CloudAdapter:
 
     @property
     def _own_name(self) -> str:
-        """Where the platform does not tell the machine's name: no other machine may have it."""
+        """For platforms that do not tell the machine's name: one that no other machine has."""
         return f"{socket.gethostname()}-node{self._context.node_rank}"
 
 

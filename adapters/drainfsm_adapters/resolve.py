@@ -62,7 +62,7 @@ def _start_lookup(host: str) -> asyncio.Future[str]:
         except OSError as error:
             failure = error
         except UnicodeError as error:  # a label that is empty or too long
-            failure = OSError(f"{host!r} is no host name: {error}")
+            failure = OSError(f"{host!r} is not a host name: {error}")
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, address, failure)
 
@@ -71,6 +71,6 @@ def _start_lookup(host: str) -> asyncio.Future[str]:
 
 
 def _retrieve(future: asyncio.Future[str]) -> None:
-    """Whoever waited may be gone: no "exception was never retrieved" then."""
+    """The caller may be gone: avoids "exception was never retrieved" then."""
     if not future.cancelled():
         future.exception()

@@ -13,7 +13,7 @@ from drainfsm_adapters.times import from_http_date
 
 DATE_RESOLUTION_MS = 1_000
 SAMPLES_MAX = 64
-"""A minute or two of polls: enough to be narrow, too short for clocks to drift apart."""
+"""A minute or two of polls: enough for a narrow estimate, too short for clocks to drift apart."""
 
 
 class ServerClock:
@@ -25,7 +25,7 @@ class ServerClock:
         self._high_ms = 0
 
     def observe(self, date: str, *, sent_unix_ms: int, received_unix_ms: int) -> None:
-        """One more answer. A ``Date`` that is none is ignored."""
+        """One more answer. An invalid ``Date`` is ignored."""
         try:
             stated = from_http_date(date)
         except ValueError:

@@ -47,7 +47,7 @@ def adapter(context: AdapterContext) -> SlurmAdapter:
     """The factory behind ``--source slurm`` and ``--cordon slurm``.
 
     Raises:
-        ConfigError: an option is wrong, or this is no process of a Slurm job.
+        ConfigError: an option is wrong, or this is not a process of a Slurm job.
     """
     return SlurmAdapter(context)
 
@@ -124,7 +124,7 @@ class SlurmAdapter:
 
     @contextlib.asynccontextmanager
     async def _trying(self, health: Health, sink: NoticeSink) -> AsyncIterator[None]:
-        """One look; what cannot be read is reported, and clears nothing."""
+        """One look; what cannot be read is reported, and withdraws nothing."""
         began = self._context.now_unix_ms()
         try:
             yield
@@ -135,7 +135,7 @@ class SlurmAdapter:
             health.silent(detail=str(error), since_unix_ms=began, now_unix_ms=now)
 
     async def _learn_limits(self) -> None:
-        """Once: the site's configuration."""
+        """Read the site's configuration, once."""
         if not self._facts.limits_known:
             partition = os.environ.get("SLURM_JOB_PARTITION", "")
             limits = await self._scontrol.limits(partition, timeout_s=self._timeout_s())
@@ -173,7 +173,7 @@ class SlurmAdapter:
         return max(POLL_S_MIN, min(POLL_S_MAX, poll_s))
 
     def _timeout_s(self) -> float:
-        """Of one command: no more than a quarter of what is left, if that is known."""
+        """For one command: no more than a quarter of the time left, if that is known."""
         timeout_s = self._options.timeout_s
         if self._facts.end_unix_s is not None:
             left_s = (self._facts.end_unix_s * 1_000 - self._context.now_unix_ms()) / 1_000

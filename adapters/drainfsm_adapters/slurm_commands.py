@@ -24,7 +24,7 @@ NO_CONTACT = re.compile(
     "contact|connect|timed out|socket|munge|authenticat|zero bytes|communication|temporar",
     re.IGNORECASE,
 )
-"""What Slurm's commands say where slurmctld or munge is away. All else is slurmctld's no."""
+"""What Slurm's commands say when slurmctld or munge is away. All else is a refusal by slurmctld."""
 
 TRIES = 3
 """Slurm sends SIGTERM twice, within milliseconds."""
@@ -35,7 +35,7 @@ class SlurmFailedError(Exception):
 
 
 class SlurmSilentError(SlurmFailedError):
-    """Nobody answered, in time or at all: what was ordered may still be done."""
+    """No answer, or not in time: what was ordered may still be done."""
 
 
 class SlurmMissingError(SlurmFailedError):
@@ -44,7 +44,7 @@ class SlurmMissingError(SlurmFailedError):
 
 class SlurmSignalledError(SlurmSilentError):
     """A command was ended by a signal: with proctrack/linuxproc Slurm's SIGTERM to the job's
-    processes is for it, too. What it did is not known."""
+    processes reaches it, too. What it did is not known."""
 
 
 async def run_command(
@@ -128,20 +128,20 @@ class Scontrol:
         await self._run("update", *order, timeout_s=timeout_s)
 
     async def requeue(self, own_id: str, *, timeout_s: float) -> None:
-        """Once: it may have been obeyed although it failed. The job's record tells."""
+        """Only one try: it may have been obeyed although it failed. The job's record tells."""
         await self._run("requeue", own_id, timeout_s=timeout_s, tries=1)
 
     async def hold(self, own_id: str, *, timeout_s: float) -> None:
-        """Requeue it, and start it no sooner than somebody releases it. Once, as ``requeue``."""
+        """Requeue it, and hold it until somebody releases it. Only one try, as ``requeue``."""
         await self._run("requeuehold", own_id, timeout_s=timeout_s, tries=1)
 
     async def delay(self, own_id: str, *, start_in_s: int, timeout_s: float) -> None:
-        """Of a job that waits: it starts no sooner."""
+        """A waiting job starts no sooner."""
         order = (f"JobId={own_id}", f"StartTime=now+{start_in_s}")
         await self._run("update", *order, timeout_s=timeout_s)
 
     async def stop_starting(self, own_id: str, *, timeout_s: float) -> None:
-        """Of a job that waits: it does so until somebody releases it."""
+        """A waiting job waits until somebody releases it."""
         await self._run("hold", own_id, timeout_s=timeout_s)
 
     async def release(self, own_id: str, *, timeout_s: float) -> None:

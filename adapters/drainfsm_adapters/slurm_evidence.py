@@ -2,7 +2,7 @@
 
 The signal does not tell: SIGTERM comes with the time limit, scancel, a requeue, a preemption and
 from anybody's ``kill``. What counts is the job's record, and three facts about it (measured with
-22.05, and in the source of 26.11):
+22.05, and read in the source of 26.11):
 
 - a run ends no sooner than its EndTime, and up to half a minute later. EndTime is live: a limit
   can be raised or lowered until preemption has set PreemptTime, which lowers EndTime for good;
@@ -26,10 +26,10 @@ from drainfsm_adapters.slurm_records import (
 )
 
 WARNING_EARLY_S = 65
-"""``--signal=…@N`` comes up to 60 s before N (man sbatch); some for the way."""
+"""``--signal=…@N`` comes up to 60 s before N (man sbatch), plus some time for delivery."""
 
 WARNING_LATE_S = 10
-"""And never after N, but for a slow controller and the way."""
+"""And never after N, except for a slow controller and delivery."""
 
 GRACE_END_SLACK_S = 1
 """Slurm ends no preempted job before the end that it announced."""
@@ -43,7 +43,7 @@ OWN_REASON = "drainfsm:"
 
 
 class Meaning(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one signal."""
+    """What one signal means."""
 
     cause: Cause
     deadline_unix_ms: int | None
@@ -132,14 +132,14 @@ BY_REASON = {
     "joblaunchfailure": Cause.FAILED,
     "raisedsignal": Cause.FAILED,
 }
-"""Text of 22.05 says COMPLETING and keeps the state to itself."""
+"""Text of 22.05 says COMPLETING and hides the state."""
 
 OWN_ENDS = {
     Cause.CANCELLED: "was cancelled",
     Cause.FAILED: "has failed",
     Cause.OUT_OF_MEMORY: "was out of memory",
 }
-"""Slurm brings no such job back, and a requeue of ours would. How that is said."""
+"""Ends after which Slurm brings no job back, and a requeue of ours would. In words."""
 
 
 def ending_cause(job: SlurmJob, *, grace_end_unix_s: int | None = None) -> Cause:
@@ -172,8 +172,8 @@ class Warned(msgspec.Struct, frozen=True, kw_only=True):
     """It has come before: Slurm sends it once in a run."""
 
     def explains(self, name: str, job: SlurmJob, *, left_ms: int, shortened: bool) -> bool:
-        """Whether a signal of that name, so long before the end, is the one that was asked for. It
-        comes up to a minute early, and late only where the limit is lower than the lead, or was
+        """Whether a signal of that name, this long before the end, is the one that was asked for.
+        It comes up to a minute early, and late only where the limit is lower than the lead, or was
         lowered."""
         if name != self.name or self.heard:
             return False
@@ -197,7 +197,7 @@ def meaning_of(
     shortened: bool = False,
     grace_end_unix_s: int | None = None,
 ) -> Meaning | None:
-    """Of the signal of that name. None: the end that the job's record states says it all."""
+    """What the signal of that name means. None: the end in the job's record says it all."""
     killed_by = killed_by_unix_ms(
         signalled_unix_ms=signalled_unix_ms, limits=limits, grace_ms=grace_ms
     )
@@ -261,8 +261,8 @@ def _leaving(cause: Cause, nodes: tuple[SlurmNode, ...]) -> Observed:
 def maintenance_of(
     reservations: tuple[SlurmReservation, ...], *, nodes: frozenset[str], now_unix_ms: int
 ) -> tuple[Observed, ...]:
-    """Reservations for maintenance of our nodes. Slurm lets jobs run into them; whoever works on
-    the machine will not."""
+    """Reservations for maintenance of our nodes. Slurm lets jobs run into them; the maintenance
+    does not."""
     return tuple(
         Observed(
             key=f"maintenance/{one.name}",

@@ -34,14 +34,14 @@ PAUSE_S = 0.5
 
 PAUSE_S_MAX = 4.0
 SAYING = 0.95
-"""The rest of the time is for saying how it went."""
+"""The rest of the time is for reporting how it went."""
 
 TRY_S_MIN = 0.3
 TRIES_MIN = 3
 """One command gets no more than this share of the time, so that another can follow."""
 
 NOT_SENT = re.compile("unable to contact|connect failure|connection refused|munge", re.IGNORECASE)
-"""What sbatch says where no slurmctld has heard it."""
+"""What sbatch says if no slurmctld has received it."""
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     problem: str = ""
     refused: bool = False
-    """slurmctld has said no, and will say it again."""
+    """slurmctld has refused, and will refuse again."""
 
 
 class _Time:
@@ -72,8 +72,8 @@ class _Time:
 
 class Leaving:
     """The last act. A requeue may be ordered again and again: it is one requeue, and the record
-    tells when it is done. A job that is submitted again is another one: that happens once, and not
-    before it is known that no requeue will be."""
+    tells when it is done. Submitting again makes another job: that happens once, and only when it
+    is certain that there will be no requeue."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Leaving:
         self._stays = False
 
     async def left(self, *, timeout_s: float, held: str = "") -> str:
-        """See that the run comes back; ``held``: not before somebody has looked at it, for that
-        reason. Returns what was done.
+        """See that the run comes back. ``held``: why not before somebody has looked at it. Returns
+        what was done.
 
         Raises:
-            SlurmFailedError: it will not come back by itself, or nobody knows; says why.
+            SlurmFailedError: it will not come back by itself, or that is not known; says why.
         """
         time, own_id = _Time(timeout_s * SAYING), self._run.own_id
         again = bool(self._options.resubmit) and not held
@@ -106,7 +106,7 @@ class Leaving:
         asked = await self._insist(time, held=held)
         if asked.done:
             return asked.done
-        job = await self._record(time) or asked.job  # it may have been obeyed all the same
+        job = await self._record(time) or asked.job  # it may have been obeyed nevertheless
         if job is not None and job.restarts > self._run.restarts:
             return self._done(held)
         if job is not None and not held and self._killing_requeues(job):
@@ -147,7 +147,7 @@ class Leaving:
         return f"job {own_id} is requeued"
 
     def _settled(self, job: SlurmJob, *, held: str) -> str:
-        """What is to be said where nothing is left to be done; empty: the run is to be requeued."""
+        """What to report if nothing is left to do; empty: the run is to be requeued."""
         if job.restarts > self._run.restarts:
             return f"Slurm has requeued the job already: restart {job.restarts}"
         cause = ending_cause(job, grace_end_unix_s=self._facts.grace_end_unix_s)
@@ -163,7 +163,7 @@ class Leaving:
         return None
 
     async def _order(self, job: SlurmJob | None, time: _Time, *, held: str) -> tuple[str, bool]:
-        """Why it failed, empty if it did not, and whether slurmctld has said no for good."""
+        """Why it failed, empty if it did not, and whether slurmctld has refused for good."""
         if job is not None and not job.requeue:
             return "requeue is off for this job", True
         order = self._scontrol.hold if held else self._scontrol.requeue
@@ -181,8 +181,8 @@ class Leaving:
         return preempted and job.requeue and self._facts.limits.preemption_requeues
 
     async def _resubmit(self, time: _Time) -> str:
-        """Once, unless it is sure that nothing was submitted. ``SLURM_JOB_ID`` names this run, and
-        nothing else: of a task the array's number would name all."""
+        """Once, unless it is certain that nothing was submitted. ``SLURM_JOB_ID`` must name this
+        run alone: the array's number would name all of its tasks."""
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("SLURM")
         }
@@ -205,7 +205,7 @@ class Leaving:
         return "staying until the preemption kills and requeues the job"
 
     async def stay(self) -> None:
-        """Until SIGTERM, where ``left`` found that the run must be ended by Slurm."""
+        """Wait for SIGTERM, if ``left`` found that Slurm must end the run."""
         if not self._stays:
             return
         ended = asyncio.Event()

@@ -24,17 +24,17 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Between two looks at the state of its nodes; 0: never."""
 
     timeout_s: float = 5.0
-    """Of one command; less where less is left."""
+    """For one command; less if less time is left."""
 
     unknown_s: float = 60.0
-    """A controller that has told nothing for so long is reported."""
+    """A controller that has been silent for this long is reported."""
 
     warning_s: float = 120.0
     """The N of ``--signal=…@N``."""
 
     warning_signal: str = "SIGUSR1"
-    """The signal of ``--signal=…``: the first so long (and a minute) before the end is the warning.
-    Empty: none was asked for, so every signal is somebody's wish."""
+    """The signal of ``--signal=…``: the first one, that long (and a minute) before the end, is the
+    warning. Empty: none was asked for, so somebody sent every signal on purpose."""
 
     requeue: str = "scontrol"
     """Last act of a job that wants to come back: ``scontrol`` requeue; ``stay``, to be killed and
@@ -52,10 +52,10 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Job ids come back after a requeue: only with the restart count do they name one run."""
+    """A requeue keeps the job id: only with the restart count does it name one run."""
 
     job_id: str
-    """Of the record: slurmctld knows every task of an array under a number of its own."""
+    """The record's: slurmctld gives every task of an array a number of its own."""
 
     own_id: str
     """For orders. The last task of an array has the number of the array, and an order for that goes
@@ -71,7 +71,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_of(environment: Mapping[str, str]) -> Run:
-    """Raises: ConfigError: this is no process of a Slurm job."""
+    """Raises: ConfigError: this is not a process of a Slurm job."""
     job_id = environment.get("SLURM_JOB_ID", "")
     restarts = environment.get("SLURM_RESTART_COUNT", "") or "0"
     if not job_id.isdecimal() or not restarts.isdecimal():
@@ -90,7 +90,7 @@ def run_of(environment: Mapping[str, str]) -> Run:
 
 
 def slurm_options(options: Mapping[str, str]) -> SlurmOptions:
-    """Raises: ConfigError: an unknown key, or a value that is none; names it."""
+    """Raises: ConfigError: an unknown key, or an invalid value; names it."""
     try:
         loaded = msgspec.convert(dict(options), SlurmOptions, strict=False)
     except msgspec.ValidationError as error:
@@ -103,7 +103,7 @@ def slurm_options(options: Mapping[str, str]) -> SlurmOptions:
     known_signal = loaded.warning_signal in (*signal.Signals.__members__, "")
     if not known_signal:
         given = loaded.warning_signal
-        raise ConfigError(f"[adapters.slurm] warning_signal = {given!r} is no signal")
+        raise ConfigError(f"[adapters.slurm] warning_signal = {given!r} is not a signal")
     for name in ("poll_s", "nodes_s", "warning_s"):
         if getattr(loaded, name) < 0:
             raise ConfigError(f"[adapters.slurm] {name}: must not be negative")

@@ -126,10 +126,10 @@ class RunFacts:
 
 def job_of(output: str, *, job_id: str, job_name: str = "") -> SlurmJob | None:
     """The job of that id among all that were printed; None: it is not there. ``job_name``: as it
-    was submitted, so that a name which looks like fields is read past.
+    was submitted, so that a name that looks like fields is skipped.
 
     Raises:
-        ValueError: it begins like JSON, and is none.
+        ValueError: it begins like JSON, but is not.
     """
     if output.lstrip().startswith("{"):
         try:
@@ -177,7 +177,7 @@ def reservations_of(output: str) -> tuple[SlurmReservation, ...]:
 
 
 def hosts_of(expression: str) -> Iterator[str]:
-    """``n[01-03,7],m5`` as names. What is no such expression is its own name."""
+    """``n[01-03,7],m5`` as names. Anything else is its own name."""
     for part in _HOSTS.findall(expression):
         head, bracket, rest = part.partition("[")
         inside, _, tail = rest.partition("]")
@@ -264,7 +264,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> int | None:
-    """0 and what is not set, null or infinite mean none."""
+    """0, null, infinite and unset mean none."""
     if isinstance(value, dict):
         if value.get("set") is False or value.get("infinite"):
             return None

@@ -1,7 +1,7 @@
 """What a restart policy has decided, carried out on a job that waits in Slurm's queue.
 
-It is for whoever runs outside of the job: a job that has been requeued is no process that could
-order anything, and one that runs cannot be given a time to start.
+For callers outside the job: a job that has been requeued has no process that could order anything,
+and one that runs cannot be given a time to start.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from drainfsm_adapters.slurm_options import SlurmOptions
 
 TIMEOUT_S = 20.0
 HELD = "JobHeldUser"
-"""As the record's reason: somebody holds it, and nobody but somebody lets it go."""
+"""The record's reason when somebody holds the job: only somebody may release it."""
 
 
 async def settle_waiting(
     job_id: str, *, hold: bool, start_in_s: int, release: bool, scontrol: str = "scontrol"
 ) -> str:
-    """What was done. ``release``: a job that is held is let go, if it is not to be held.
+    """Returns what was done. ``release``: release a held job, if it is not to be held.
 
     Raises:
         SlurmFailedError: slurmctld refused, or does not answer.
@@ -34,7 +34,7 @@ async def settle_waiting(
         await orders.stop_starting(job_id, timeout_s=TIMEOUT_S)
         return f"job {job_id} is held; `scontrol release {job_id}` lets it go on"
     if held and not release:
-        return f"job {job_id} is held by somebody; with --release it is let go"
+        return f"job {job_id} is held by somebody; --release releases it"
     if held:
         await orders.release(job_id, timeout_s=TIMEOUT_S)
     if start_in_s > 0:

@@ -1,7 +1,7 @@
 """Tencent Cloud: reclaim of a Spot instance, two minutes ahead, in the time of UTC+8.
 
-https://www.tencentcloud.com/document/product/213/32487. No server of this cloud was tried, only
-one that answers as this page says.
+https://www.tencentcloud.com/document/product/213/32487. Tested only against
+a server that answers as this page says, not against this cloud.
 """
 
 from __future__ import annotations

@@ -42,11 +42,11 @@ def from_utc8(text: str) -> int:
 
 def _unix_ms(parse: Callable[[str], datetime], text: str, *, default: timezone) -> int:
     if len(text) > CHARACTERS_MAX:
-        raise ValueError(f"{text[:CHARACTERS_MAX]!r}… is no instant")
+        raise ValueError(f"{text[:CHARACTERS_MAX]!r}… is not an instant")
     try:
         instant = parse(text.strip())
         zoned = instant if instant.tzinfo is not None else instant.replace(tzinfo=default)
         since_epoch = zoned - datetime(1970, 1, 1, tzinfo=UTC)
     except (*UNREADABLE, TypeError, IndexError) as error:  # the standard library is not strict
-        raise ValueError(f"{text!r} is no instant: {error}") from error
+        raise ValueError(f"{text!r} is not an instant: {error}") from error
     return since_epoch // timedelta(milliseconds=1)

@@ -1,4 +1,4 @@
-"""``drainfsm drill``: finds out in time whether what a restart trusts can be trusted."""
+"""``drainfsm drill``: finds out in time whether a restart would work."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ USAGE = """drill restore --store URL_OR_PATH --job NAME [--generation ID] [--che
                     [--timeout SECONDS] [--json] [-- CMD…]"""
 
 EPILOG = """\
-restore: read a committed generation (the newest) back as a fresh worker would: the manifest, every
+restore: read a committed generation (the newest) back as a new process would: the manifest, every
 byte against its checksum, and, where torch is installed, every tensor and object. The job is not
 touched, and may run. The outcome is recorded in the store under drills/; exit code 1 if it failed,
 2 if there was nothing to drill (another job's store, an unknown generation) or to drill it with.
 
-With a command: that of the job, all ranks on this machine. It is started as `drainfsm run` starts
-it, told to restore that generation with every byte checked, and ended once all ranks have, before
-their first step is over. So it is the job's own code that is drilled, and nothing is saved.
+With a command: the job's own, all ranks on this machine. It is started as `drainfsm run` starts
+it, restores that generation with every byte checked, and is ended once all ranks have done so,
+before their first step is over. So the job's own code is drilled, and nothing is saved.
 
 Loading unpickles what the job saved: drill the stores of jobs that you trust."""
 
@@ -64,7 +64,7 @@ def parser() -> Parser:
         type=float,
         metavar="SECONDS",
         default=COMMAND_S_MAX,
-        help="a command that has not restored by then has failed (default: %(default)g)",
+        help="the drill fails if the command has not restored by then (default: %(default)g)",
     )
     made.add_argument("--json", action="store_true", help="print the event as JSON")
     return made
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
     job, store = settings.job, store_of(settings)
     commit = _committed(store, job_id=job, generation_id=arguments.generation)
     if not command and not arguments.checksums_only and find_spec("torch") is not None:
-        import_module("drainfsm.checkpoint.drill")  # its time is not the restore's
+        import_module("drainfsm.checkpoint.drill")  # before the restore is timed
     began = time.monotonic()
     if command:
         config = settings.run_config(command)
@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
 
 class Drilled(NamedTuple):
     verification: Verification
-    """How far it was verified, or the check that it did not pass."""
+    """How far it was verified, or the check that failed."""
 
     detail: str
     outcome: DrillOutcome = DrillOutcome.VERIFIED
@@ -124,7 +124,7 @@ def drill(store: ObjectStore, commit: Commit, *, loads: bool) -> Drilled:
 def _tried(
     what: Callable[[], Drilled], *, verification: Verification = Verification.CHECKSUMS
 ) -> Drilled:
-    """A generation that a restart could not use is an outcome."""
+    """A generation that a restart could not use is an outcome, not an error."""
     try:
         return what()
     except GenerationPrunedError:

@@ -38,9 +38,8 @@ EPILOG = (
 other settings; any allowance of `drainfsm run` can be given. Says what each decision would have
 been, and the smallest window in which the drain would have saved.
 
-What was decided about the job's restarts and preemptions is explained behind its attempts: what
-`supervise` has put into the state directory, and with --store what `policy restart --record` has
-put there."""
+Decisions about the job's restarts and preemptions follow its attempts: those that `supervise` has
+recorded in the state directory, and with --store those of `policy restart --record`."""
 )
 
 
@@ -74,8 +73,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _decisions(arguments: argparse.Namespace) -> Iterator[str]:
-    """What was decided about the job outside of its attempts: in the state directory, where the
-    journals are read from there, and in the store, where one is named."""
+    """Decisions about the job outside its attempts: from the state directory, if the journals are
+    read from there, and from the store, if one is named."""
     from drainfsm.policy.decisions import read_decisions
     from drainfsm.policy.policy_text import explain_decision
     from drainfsm.views.table import day_and_time

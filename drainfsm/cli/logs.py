@@ -15,7 +15,7 @@ from drainfsm.views.history import History, read_file, read_journals, read_strea
 from drainfsm.views.replay import AttemptReplay, replay_job
 
 LINE_CHARS_MAX = 4_000
-"""Of a line for people; ``--json`` and ``export`` have all of it."""
+"""Length of a line for people; ``--json`` and ``export`` have all of it."""
 
 WHERE = """\
 The log is read from --file (an exported file or a journal), else from the stream of --nats, else
@@ -50,7 +50,7 @@ def read_history(arguments: argparse.Namespace) -> History:
         try:
             history = read_stream(str(nats), job_id=settings.job)
         except BrokerError as error:
-            raise BrokerError(f"{error} (journals of this machine: leave --nats away)") from error
+            raise BrokerError(f"{error} (journals of this machine: leave --nats out)") from error
     else:
         where = f"the journals under {settings.state_dir}"
         history = read_journals(settings.state_dir, job_id=settings.job)
@@ -78,7 +78,7 @@ def replays(arguments: argparse.Namespace, history: History) -> list[AttemptRepl
 
 
 def report_damage(history: History) -> int:
-    """The exit code: what could not be read is said once, after what could."""
+    """The exit code. What could not be read is reported once, after what could."""
     if not history.damage:
         return 0
     sys.stdout.flush()

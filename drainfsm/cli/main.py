@@ -1,4 +1,4 @@
-"""``drainfsm``: finds the command, and imports nothing but it."""
+"""``drainfsm``: finds the command, and imports only that."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ exit codes:
   75   `drainfsm run`: the job drained and wants to be started again, or the store did not answer at
        its start (EX_TEMPFAIL)
   76   `drainfsm run`: a newer attempt has taken the job over; do not start it again
-  77   `drainfsm run`: its attempts get no further; hold the job until somebody has looked at it
+  77   `drainfsm run`: its attempts make no progress; hold the job until somebody has looked at it
   any other of `drainfsm run` is the job's own
 """
 
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up_stdout()
         return EXIT_PIPE
     except OSError as error:
-        if error.filename is None:  # not of a file that was named: the output
+        if error.filename is None:  # of the output, not of a file that was named
             _give_up_stdout()
             return _fail(f"cannot write the output: {error.strerror or error}", EXIT_FAILED)
         return _fail(str(error), EXIT_FAILED)
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(told: str, code: int) -> int:
     from drainfsm.core.text import printable
 
-    with contextlib.suppress(OSError):  # whoever read stderr is gone
+    with contextlib.suppress(OSError):  # nobody reads stderr any more
         lines = (printable(line, chars_max=4_000) for line in told.splitlines())
         print("drainfsm:", "\n  ".join(lines), file=sys.stderr, flush=True)
     return code
@@ -120,7 +120,7 @@ def _dispatch(arguments: list[str]) -> int:
         from drainfsm.cli.options import nearest
 
         hint = nearest(arguments[0], [*COMMANDS, "--version", "--help"])
-        raise ConfigError(f"{arguments[0]} is no command{hint} (see `drainfsm --help`)")
+        raise ConfigError(f"{arguments[0]} is not a command{hint} (see `drainfsm --help`)")
     from drainfsm.runtime.output import repair_standard_streams
 
     repair_standard_streams()

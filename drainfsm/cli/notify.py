@@ -19,12 +19,12 @@ USAGE = """notify --job NAME (--in SECONDS | --deadline RFC3339 | --now) [--soft
 EPILOG = """\
 Returns once the notice is on record. A notice is HARD: processes may be killed at the deadline, and
 it cannot be taken back. With --soft training goes on until the latest safe start, and --withdraw
-takes the notice back for as long as no stop step is agreed."""
+takes the notice back as long as no stop step is agreed."""
 
 SOURCE = "notify"
 
 AHEAD_S_MAX = 90 * 24 * 3_600
-"""A deadline further ahead is a typing error, or a matter for later."""
+"""A deadline further ahead is a typo, or too early to act on."""
 
 
 def parser() -> Parser:
@@ -115,14 +115,14 @@ def deadline_of(arguments: argparse.Namespace, *, now_unix_ms: int) -> int:
 
 
 def _check_ahead(ahead_s: float, *, given: str, soft: bool) -> None:
-    """A person types what a platform would never say.
+    """Stricter than for a platform: people make typing errors.
 
     Raises: ConfigError.
     """
-    if not ahead_s > 0:  # also what is no number
-        ago = f"is {-ahead_s:.0f} s in the past" if ahead_s < 0 else "is no time to act in"
+    if not ahead_s > 0:  # NaN, too
+        ago = f"is {-ahead_s:.0f} s in the past" if ahead_s < 0 else "leaves no time to act"
         raise ConfigError(
-            f"{given}: {ago}; a job that must go at once, unsaved, is given --now. Nothing was done"
+            f"{given}: {ago}; to end the job at once, without a save, give --now. Nothing was done"
         )
     if ahead_s > AHEAD_S_MAX:
         days = f"{ahead_s / 86_400:.6g} days ahead, more than {AHEAD_S_MAX // 86_400}"

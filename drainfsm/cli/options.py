@@ -17,7 +17,7 @@ PREFIX = "DRAINFSM_"
 
 
 class Option(NamedTuple):
-    """One row. ``field``: what it is called in ``RunConfig``, where that differs from the key."""
+    """One row. ``field``: its name in ``RunConfig``, where that differs from the key."""
 
     key: str
     metavar: str
@@ -49,7 +49,7 @@ RUN_OPTIONS: tuple[Option, ...] = (
     Option(
         "create_store",
         "BOOL",
-        "make the store with everything above it; without, its parent must exist",
+        "create the store with its parents; without, its parent must exist",
         shape="switch",
     ),
     Option("nats", "URL", "NATS server for the event log; none: an embedded one"),
@@ -83,7 +83,7 @@ RUN_OPTIONS: tuple[Option, ...] = (
     Option(
         "leftover",
         "SECONDS",
-        "for what still runs when the command has ended; then it is killed",
+        "for processes that outlive the command; then they are killed",
         field="leftover_s",
     ),
     Option(
@@ -124,14 +124,14 @@ CHECKPOINT: tuple[Option, ...] = tuple(
     Option(key, metavar, text, table="checkpoint", shape=shape)
     for key, metavar, text, shape in (
         ("every_steps", "N", "periodic save after every N optimizer steps; 0: off", "value"),
-        ("every_s", "SECONDS", "periodic save after so many seconds; 0: off", "value"),
+        ("every_s", "SECONDS", "periodic save after this many seconds; 0: off", "value"),
         ("checksum", "ALGORITHM", "of every file while it is written: xxh3_128, sha256", "value"),
         ("verify", "WHAT", "what a restore checks: sizes, checksums", "value"),
         ("on_refused", "WHAT", "if the checkpoint is damaged: fail, fallback to an older", "value"),
         ("reshard", "BOOL", "restore what another number of ranks has saved", "switch"),
         ("asynchronous", "BOOL", "training goes on while a periodic save is written", "switch"),
         ("final", "BOOL", "save the last step of a loop that ended by itself", "switch"),
-        ("rewind", "BOOL", "the job may train on from before its checkpoint", "switch"),
+        ("rewind", "BOOL", "the job may resume before its checkpoint", "switch"),
         ("layout", "KEY=N,…", "parallel layout, e.g. dp=4,tp=2", "mapping"),
         ("digests", "KEY=TEXT,…", "identity of container, dataset and config", "mapping"),
     )
@@ -189,7 +189,7 @@ def add_options(
 ) -> None:
     """The rows with these keys (all of them), as flags. Values stay text; ``None``: not given.
 
-    ``--config`` comes along: it says where the file layer is. ``defaults`` are shown in the help.
+    ``--config`` is added: it says where the file is. ``defaults`` are shown in the help.
     """
     parser.add_argument("--config", metavar="FILE", help="instead of ./drainfsm.toml")
     groups: dict[str, argparse._ArgumentGroup] = {}

@@ -46,7 +46,7 @@ def parser() -> Parser:
     made.add_argument("--dtype", metavar="T", default="fp16", help=f"{', '.join(DTYPE_BYTES)}")
     made.add_argument("--optimizer", metavar="O", default="adamw", help=", ".join(OPTIMIZER_COPIES))
     made.add_argument("--optimizer-dtype", metavar="T", help="of its state (default: --dtype)")
-    made.add_argument("--master-weights", action="store_true", help="fp32 copies are saved, too")
+    made.add_argument("--master-weights", action="store_true", help="fp32 copies are saved as well")
     made.add_argument("--nodes", metavar="N", type=int, default=1, help="that write side by side")
     made.add_argument("--node-bandwidth", metavar="RATE", help="durable bytes per second and node")
     made.add_argument("--bandwidth", metavar="RATE", help="of the whole job")
@@ -117,7 +117,7 @@ def _history(arguments: argparse.Namespace) -> History | None:
         try:
             return read_history(arguments)
         except ConfigError:
-            return None  # the store says how large the checkpoint is, and no log is at hand
+            return None  # the store says how large the checkpoint is, and there is no log
     return read_history(arguments)
 
 
@@ -171,7 +171,7 @@ def _interval(
     save_bytes: int,
     allowances: Allowances,
 ) -> Interval | None:
-    """None: nothing says how often the job is lost."""
+    """None: it is not known how often the job is lost."""
     mtbf_ms = None if arguments.mtbf is None else round(arguments.mtbf * 3_600_000)
     if mtbf_ms is None and history is not None:
         mtbf_ms = _mtbf_ms(history)

@@ -46,9 +46,9 @@ rules: who may preempt whom, and the same for Slurm. FILE is TOML: [preemption],
 preempt: which running jobs make room for one that waits, for anybody's scheduler. Reads one JSON
 object (stdin): waiting, running, free_capacity, and now_unix_ms if another clock counts. Exit code
 1: there is no room to be made.
-restart: whether and when the job comes back, from the requeue records in its store. --record puts
-the decision on record there, for `explain --store`. --slurm gives a job that waits in the queue its
-time to start, or holds it; --release lets one go that was held. Exit code 1: it is held.
+restart: whether and when the job comes back, from the requeue records in its store. --record stores
+the decision there, for `explain --store`. --slurm sets the start time of a job that waits in the
+queue, or holds it; --release releases one that was held. Exit code 1: it is held.
 cascades: jobs that evict one another in a chain or a circle, as their notices say (`notify --by`),
 and how much time goes into starting and draining. Exit code 1: a cascade, or more thrashing than
 the rules allow."""

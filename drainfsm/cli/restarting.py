@@ -1,4 +1,4 @@
-"""What ``drainfsm supervise`` does after an attempt: asks the policy, and puts that on record."""
+"""What ``drainfsm supervise`` does after an attempt: asks the policy, and records its decision."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from drainfsm.views.history import read_file
 from drainfsm.views.replay import replay_attempt
 
 RECORD_S_MAX = 10.0
-"""For reading what an attempt left and for writing down what was decided: neither is waited for
-any longer, on a state directory that hangs."""
+"""For reading what an attempt left, and for recording the decision, where the state directory
+hangs."""
 
 BY_EXIT_CODE = {
     0: Ended.FINISHED,
@@ -98,7 +98,7 @@ class Restarts:
         return store
 
     async def _within(self, work: Callable[[], T]) -> T | None:
-        """None: it could not be done, which is said."""
+        """None: it could not be done, which is logged."""
         try:
             async with asyncio.timeout(RECORD_S_MAX):
                 return await in_thread("decisions", work)

@@ -34,7 +34,7 @@ def config_of(argv: Sequence[str]) -> RunConfig:
     """What the command line, the environment and the file say together.
 
     Raises:
-        ConfigError: an option is unknown or missing, or will not do.
+        ConfigError: an option is unknown, missing or wrong.
     """
     from drainfsm.cli.settings import load_settings
 
@@ -66,7 +66,7 @@ def _metrics(config: RunConfig) -> Callable[[], None]:
     except ImportError as error:
         raise ConfigError(
             "metrics: prometheus-client is missing: install it with "
-            "`pip install 'drainfsm[metrics]'`, or leave --metrics away"
+            "`pip install 'drainfsm[metrics]'`, or leave --metrics out"
         ) from error
     return AgentMetrics(config).start
 

@@ -1,7 +1,6 @@
 """Which value wins: command line, then ``DRAINFSM_…``, then drainfsm.toml, then the default.
 
-Names that nobody knows are refused wherever they stand: a typo in a deadline's allowance must not
-become a default in silence.
+Unknown names are refused everywhere: a typo in an allowance must not silently become a default.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ OTHER_VARIABLES = RANK_VARIABLES | {
     "DRAINFSM_NODES",
     "DRAINFSM_REQUEUE",
 }
-"""Names that are known and are no options of the table: of ranks, adapters and their commands."""
+"""Known names that are not options of the table: of ranks, adapters and their commands."""
 
 STRUCTS: dict[str, type[msgspec.Struct]] = {
     "": RunConfig,
@@ -43,11 +42,11 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
 
 
 class Given(NamedTuple):
-    """A value as somebody wrote it, and where."""
+    """A value as it was written, and where."""
 
     value: object
     origin: str
-    """What an error message calls it: ``--grace``, ``DRAINFSM_GRACE``, ``drainfsm.toml: grace``."""
+    """Its name in error messages: ``--grace``, ``DRAINFSM_GRACE``, ``drainfsm.toml: grace``."""
 
 
 class Settings:
@@ -59,7 +58,7 @@ class Settings:
         """Options of adapters, by adapter."""
 
     def given(self, key: str) -> object | None:
-        """The value of the option in its type; None: nobody gave one.
+        """The value of the option in its type; None: none was given.
 
         Raises:
             ConfigError: it is of another type; names where it was given.
@@ -87,12 +86,12 @@ class Settings:
                 raise ConfigError(
                     f"{given.origin}: {given.value!r} is not {option.metavar}"
                 ) from error
-            raise ConfigError(f"{given.origin}: {given.value!r} will not do: {error}") from error
+            raise ConfigError(f"{given.origin}: {given.value!r} cannot be used: {error}") from error
         return converted
 
     @property
     def job(self) -> str:
-        """Raises: ConfigError: nobody named the job."""
+        """Raises: ConfigError: no job was named."""
         job = self.given("job")
         if job is None:
             raise ConfigError(_missing("job"))
@@ -114,7 +113,7 @@ class Settings:
 
     @property
     def allowances(self) -> Allowances:
-        """Raises: ConfigError: one of them will not do."""
+        """Raises: ConfigError: one of them is wrong."""
         rows = [option for option in OPTIONS if option.table == "allowances"]
         found = {row.attribute: self.given(row.key) for row in rows}
         given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
@@ -124,7 +123,7 @@ class Settings:
         """Everything for ``drainfsm run``.
 
         Raises:
-            ConfigError: an option is missing or will not do.
+            ConfigError: an option is missing or wrong.
         """
         parts: dict[str, dict[str, Any]] = {table: {} for table in STRUCTS}
         for option in OPTIONS:
@@ -145,7 +144,7 @@ def load_settings(
     """Merge the layers. ``arguments`` is a parsed command line; None there means not given.
 
     Raises:
-        ConfigError: a key or variable that nobody knows, or a file that cannot be read.
+        ConfigError: an unknown key or variable, or a file that cannot be read.
     """
     given: dict[str, Given] = {}
     adapters: dict[str, dict[str, str]] = {}
@@ -172,7 +171,7 @@ def _types(table: str) -> dict[str, Any]:
 
 
 def default_values() -> dict[str, object]:
-    """By option: what counts when nobody gave a value, as the help shows it."""
+    """Defaults by option, as the help shows them."""
     shown: dict[str, object] = {
         "state_dir": _default_state_dir()
     }  # not evaluated: help cannot fail
@@ -353,7 +352,7 @@ def _path(wanted: type, value: object) -> object:
 
 
 def _check_keys(value: Mapping[str, object], wanted: type, *, where: str) -> None:
-    """A struct read from a log may have fields of the future; one that somebody typed may not."""
+    """A struct read from a log may have unknown fields; one that somebody typed may not."""
     if not issubclass(wanted, msgspec.Struct):
         return
     valid = [field.name for field in msgspec.structs.fields(wanted)]

@@ -24,9 +24,9 @@ EPILOG = (
     WHERE
     + """
 
-Says where the newest attempt stands, how old its last commit is, and for a notice of so many
-seconds (--notice, may be repeated; default 30 and 120) whether the save would be made, with the
-arithmetic. Exit code 0: every one of them would be saved, or the job is over; 1: one would not."""
+Says where the newest attempt stands, how old its last commit is, and whether a notice of a given
+length in seconds (--notice, may be repeated; default 30 and 120) would be saved, with the
+arithmetic. Exit code 0: each of them would be saved, or the job is over; 1: one would not."""
 )
 
 NOTICES_S = (30.0, 120.0)

@@ -11,7 +11,7 @@ from drainfsm.store import ObjectStore, open_store
 
 
 def store_of(settings: Settings) -> ObjectStore:
-    """Raises: ConfigError: nobody named the store, or it is of no kind known here."""
+    """Raises: ConfigError: no store was named, or its kind is not known."""
     url = settings.given("store")
     if url is None:
         option = BY_KEY["store"]
@@ -22,5 +22,5 @@ def store_of(settings: Settings) -> ObjectStore:
 
 
 def decisions_in(state_dir: Path, *, job: str) -> ObjectStore:
-    """Where a supervisor puts what it decides about the job."""
+    """Where a supervisor records its decisions about the job."""
     return open_store(str((state_dir / job).absolute()))

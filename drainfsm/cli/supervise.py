@@ -29,8 +29,8 @@ The command is started again when it exits with 75 (it drained, or was lost, or 
 answer at its start), when a signal ended it, or when its attempt has given no sign of life for
 --silence: then it is killed first, and the next attempt fences what may be left of it. Any other
 exit code is passed on: 0, 76 (a newer attempt took over), 77 (no progress), and the job's own. A
-signal is handed on to the command, and nothing is started after it: the capacity that goes is this
-process's too.
+signal is passed on to the command, and nothing is started after it: this process's capacity is
+going away, too.
 
 Drains and losses in a row have budgets of their own. The pause doubles with each loss, and with
 each drain after --free; a healthy attempt ends the row: one that lived for --settled and committed
@@ -54,7 +54,7 @@ def parser() -> Parser:
         ("--free", _count, DEFAULTS.free_preemptions, "drains in a row before the pause doubles"),
         ("--backoff", _seconds, DEFAULTS.pause_s, "seconds before the first; it doubles"),
         ("--backoff-max", _seconds, DEFAULTS.pause_s_max, "longest wait before a restart"),
-        ("--settled", _seconds, DEFAULTS.healthy_s, "an attempt that lives so long ends the row"),
+        ("--settled", _seconds, DEFAULTS.healthy_s, "an attempt that lives this long ends the row"),
     ):
         made.add_argument(
             flag, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})"
@@ -101,7 +101,7 @@ async def _supervise(
 
 
 async def _stand_by(state_dir: Path, job: str, *, silence_s: float) -> int | None:
-    """How the attempt ended that ran elsewhere; None: it fell silent."""
+    """How the attempt elsewhere ended; None: it fell silent."""
     look = partial(sign_of_life, state_dir, job=job)
     silent = asyncio.ensure_future(
         silence(look, since=look(), silence_s=silence_s, needs_sign=False)
@@ -138,7 +138,7 @@ def log_format(settings: Settings) -> str:
     """Raises: ConfigError."""
     chosen = settings.given("log_format") or LOG_FORMATS[0]
     if chosen not in LOG_FORMATS:
-        raise ConfigError(f"log_format: {chosen!r} is none of {', '.join(LOG_FORMATS)}")
+        raise ConfigError(f"log_format: {chosen!r} is not one of {', '.join(LOG_FORMATS)}")
     return str(chosen)
 
 

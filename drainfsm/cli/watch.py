@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 USAGE = """watch [--job NAME] [--nats URL | --state-dir DIR | --file PATH] [--once] [--json]"""
 
 EPILOG = """\
-Follows the stream of --nats (all jobs, or the one of --job); else the journals of --job in
+Follows the stream of --nats (all jobs, or that of --job); else the journals of --job in
 --state-dir, or a file that grows. Shows the jobs, the nearest deadline first; for the chosen one
 the window (spent, needed by phase, left), the ranks with the late ones named, sources that cannot
-tell, and its events. A server that is away is waited for, and the view says for how long it is
-stale.
+tell, and its events. If the server is away, watch waits for it, and shows how old the view is.
 
-Keys: arrows or j and k choose, e explains, f filters the events, q ends. --once prints the view
+Keys: arrows or j and k choose, e explains, f filters the events, q quits. --once prints the view
 once and ends; --json prints the states as JSON lines, once or (without --once) at every change."""
 
 FRAME_S = 0.25
@@ -131,7 +130,7 @@ def _lines(reader: Reader, selection: Selection, *, width: int, height: int) -> 
 
 
 class _Terminal:
-    """The full screen: drawn anew a few times a second, and at every key."""
+    """The full screen: redrawn a few times a second, and at every key."""
 
     def __init__(self, reader: Reader) -> None:
         from rich.console import Console

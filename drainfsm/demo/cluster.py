@@ -144,7 +144,7 @@ class DemoAttempt:
         return [code for code in codes if code is not None]
 
     def kill(self) -> None:
-        """Only for a demo that is broken off: agents take their ranks with them."""
+        """Only for a demo that is aborted: agents take their ranks with them."""
         for agent in self._agents:
             if agent.poll() is None:
                 agent.send_signal(signal.SIGKILL)

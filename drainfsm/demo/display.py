@@ -24,7 +24,7 @@ PATH = (
 EVENT_LINES = 12
 BAR_WIDTH = 60
 WAIT_TOLD_EVERY_S = 5.0
-"""Where there is no terminal."""
+"""On an output that is not a terminal."""
 
 
 class Display:
@@ -64,7 +64,8 @@ class Display:
         self.step = step
 
     def wait(self, seconds: float, what: str) -> None:
-        """Called again and again while nothing else happens: a slow machine is seen to work."""
+        """Called again and again while nothing else happens, to show that a slow machine is
+        working."""
         self.waiting = f"{what}, {seconds:.0f} s so far"
         if not self.console.is_terminal and seconds >= self._wait_told_s + WAIT_TOLD_EVERY_S:
             self._wait_told_s = seconds
@@ -89,7 +90,7 @@ class Display:
         return text.append(f"  {self.waiting}", style="dim") if self.waiting else text
 
     def _bar(self, state: State) -> Text:
-        """What is left of the window, and how much of it is spoken for."""
+        """What is left of the window, and how much of it is reserved."""
         now_unix_ms = time.time_ns() // 1_000_000
         budget = budget_of(state, now_unix_ms=now_unix_ms)
         scale = BAR_WIDTH / max(1, self._window_ms)

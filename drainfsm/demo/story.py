@@ -34,7 +34,7 @@ SECOND_WINDOW_S = 10.0
 """Less than quiesce + durable + commit + exit need: the save is skipped."""
 
 PAUSE_MS = 40
-"""Between steps, so that one can watch; the reference run goes without."""
+"""Between steps, so that one can watch; the reference run has none."""
 
 PHASE_S_MAX = 120.0
 """Longest wait for anything in the story; on a busy machine starts take a while."""
@@ -43,7 +43,7 @@ POLL_S = 0.1
 
 
 class DemoError(DrainfsmError):
-    """The story could not be told to its end."""
+    """The demo could not be finished."""
 
 
 class Story:

@@ -1,7 +1,7 @@
 """The demo's training job: a small transformer on the source files of Python's standard library.
 
-It is an ordinary torchrun script. What drainfsm needs of it are the lines with ``session`` and
-``checkpoint`` in ``main``; run without an agent it trains from step 0 to the end.
+It is an ordinary torchrun script. Only the lines with ``session`` and ``checkpoint`` in ``main``
+are for drainfsm; run without an agent it trains from step 0 to the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For the tests of those who embed drainfsm, or write an adapter.
+"""For tests of programs that embed drainfsm, and of adapters.
 
 Also in this package: ``strategies`` (inputs for Hypothesis) and ``metadata`` (servers that speak
 the metadata protocols of the clouds).

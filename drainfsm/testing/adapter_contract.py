@@ -1,4 +1,4 @@
-"""What every adapter must keep to, ours or a third party's: call it from a test of yours."""
+"""The contract that every adapter must keep: call it from a test of yours."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from drainfsm.adapter import (
 from drainfsm.testing.notice_sink import RecordingSink
 
 SETTLE_S = 0.2
-"""A watch that fails, or ends, mostly does so at once."""
+"""A watch that fails, or ends, usually does so at once."""
 
 PROMPT_S = 10.0
 """An agent that leaves waits no longer for a source to end."""
 
 
 def context_for(options: dict[str, str] | None = None) -> AdapterContext:
-    """What an agent of a job with one node would hand over."""
+    """The context that an agent of a job with one node would pass."""
     return AdapterContext(
         job_id="job",
         node_rank=0,
@@ -35,7 +35,7 @@ def context_for(options: dict[str, str] | None = None) -> AdapterContext:
 async def check_adapter(
     factory: AdapterFactory, context: AdapterContext, *, notice_count: int = 0
 ) -> RecordingSink:
-    """What the adapter said, once it has given so many notices and was cancelled.
+    """What the adapter said, once it has given this many notices and was cancelled.
 
     Raises:
         AssertionError: the adapter breaks the contract; the message says where.
@@ -64,7 +64,7 @@ async def _check_watch(source: NoticeSource, sink: RecordingSink, *, notice_coun
     watch = asyncio.create_task(source.watch(sink))
     await asyncio.sleep(SETTLE_S)
     await sink.until(lambda: len(sink.notices) >= notice_count, timeout_s=PROMPT_S)
-    if watch.done():  # a platform that tells nothing
+    if watch.done():  # a platform that says nothing
         watch.result()
     watch.cancel()
     done, _ = await asyncio.wait([watch], timeout=PROMPT_S)
@@ -79,7 +79,7 @@ async def _check_cordon(cordon: Cordon) -> None:
     assert ended, f"cordon takes more than {PROMPT_S:g} s, given one second"
     detail = str(asked.exception()) if asked.exception() else asked.result()
     assert isinstance(detail, str), f"cordon returned {detail!r}, not a detail"
-    assert detail or not asked.exception(), "cordon failed without a word for the log"
+    assert detail or not asked.exception(), "cordon failed without a text for the log"
 
 
 async def _check_left(requeuer: Requeuer, departure: Departure) -> None:
@@ -89,7 +89,7 @@ async def _check_left(requeuer: Requeuer, departure: Departure) -> None:
     error = asked.exception()
     told = str(error) if error else asked.result()
     assert isinstance(told, str), f"left returned {told!r}, not what was done"
-    assert told or not error, "left failed without a word for the operator"
+    assert told or not error, "left failed without a text for the operator"
 
 
 def _check_notices(sink: RecordingSink, context: AdapterContext) -> None:
@@ -98,4 +98,4 @@ def _check_notices(sink: RecordingSink, context: AdapterContext) -> None:
         assert notice.source, f"{notice}: a notice names its source"
         assert notice.native_id, f"{notice}: a notice has an identity"
         assert notice.received_unix_ms <= now, f"{notice}: received in the future; whose clock?"
-        assert notice.clock_skew_ms >= 0, f"{notice}: a skew is a distance"
+        assert notice.clock_skew_ms >= 0, f"{notice}: a skew must not be negative"

@@ -53,7 +53,7 @@ class RecordingSink:
 
     @property
     def identities(self) -> list[str]:
-        """Of the notices, each once, in the order of their first."""
+        """The identities heard, each once, in the order in which they first came."""
         return list(dict.fromkeys(notice.identity for notice in self.notices))
 
     @property
@@ -69,7 +69,7 @@ class RecordingSink:
 
     @property
     def unknown_now(self) -> list[str]:
-        """Sources that cannot tell, as far as they have said."""
+        """Sources that have said that they cannot tell."""
         latest = {silence.source: silence.since_unix_ms for silence in self.silences}
         return [source for source, since in latest.items() if since is not None]
 
@@ -87,9 +87,10 @@ class RecordingSink:
 
 @asynccontextmanager
 async def watching(adapter: Adapter) -> AsyncIterator[RecordingSink]:
-    """The adapter's watch, running for as long as the block does; its fault is the block's."""
+    """Runs the adapter's watch for as long as the block; an error of the watch is raised in the
+    block."""
     if not isinstance(adapter, NoticeSource):
-        raise TypeError(f"{type(adapter).__name__} is no notice source: it has no watch")
+        raise TypeError(f"{type(adapter).__name__} is not a notice source: it has no watch")
     sink = RecordingSink()
     watch = asyncio.create_task(adapter.watch(sink))
     try:

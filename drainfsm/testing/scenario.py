@@ -45,7 +45,7 @@ class Scenario:
         self._fold = Fold(job_id=job_id, epoch=epoch)
         self.history: list[Record] = []
         self._added: tuple[Event, ...] = ()
-        """By the last input."""
+        """The events that the last input added."""
 
         self.when(
             i.StartAttempt(
@@ -110,7 +110,7 @@ class Scenario:
         return self
 
     def then_nothing(self) -> Scenario:
-        """The last input added no event: it was a repeat, or it is not the time for it."""
+        """The last input added no event: it was a repeat, or came too early or too late."""
         return self.then()
 
     def then_refused(self, given: i.AnyInput, *, match: str = "") -> Scenario:

@@ -87,7 +87,7 @@ class MemoryStore:
 
 
 class PutAnswer(enum.Enum):
-    """What becomes of a ``put_if_absent``, and of its answer."""
+    """What happens to a ``put_if_absent``, and to its answer."""
 
     TRUE = "done, and said so"
     LOST = "done, but the answer is lost"
@@ -96,7 +96,7 @@ class PutAnswer(enum.Enum):
 
 
 class AmbiguousStore:
-    """Asks ``answer`` what becomes of every ``put_if_absent``. Reads are true.
+    """Asks ``answer`` what happens to every ``put_if_absent``. Reads are true.
 
     ``before`` is called first by every method that touches the inner store: a test that
     interleaves several users of one store blocks there.

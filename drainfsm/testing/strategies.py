@@ -216,7 +216,7 @@ def inputs(
 
 
 def good_input(state: State, *, ranks_per_node: int = 2) -> i.AnyInput | None:
-    """The report that follows in a drain that goes well; None where the shell has nothing to do."""
+    """The next report in a drain that goes well; None if the shell has nothing to do."""
     save, stop = state.save, state.stop
     generation = "" if save is None else save.generation_id
     match state.phase:

@@ -22,7 +22,7 @@ from drainfsm.views.metrics import registry
 from drainfsm.views.projections import Projection
 
 RETRY_S = 5.0
-"""For an address that is taken, by the attempt before this one, say."""
+"""Between tries, while the address is taken (by the attempt before this one, say)."""
 
 log = logging.getLogger("drainfsm.metrics")
 
@@ -35,7 +35,7 @@ class AgentMetrics:
         self._journals = GrowingJournals(self._paths)
 
     def start(self) -> None:
-        """Returns at once. An address that cannot be had is asked for again and again."""
+        """Returns at once. An address that is taken is tried again and again."""
         threading.Thread(target=self._serve, name="drainfsm-metrics", daemon=True).start()
 
     def _serve(self) -> None:

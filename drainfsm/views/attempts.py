@@ -21,10 +21,10 @@ F = TypeVar("F", bound=e.Fact)
 
 
 class Ending(enum.StrEnum):
-    """How an attempt ended, as far as the log tells."""
+    """How an attempt ended, as far as the log says."""
 
     DRAINED = "drained"
-    """A drain ended it: somebody gave notice, the job left for it, and wants to come back."""
+    """A drain ended it: the job left for a notice, and wants to come back."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -37,7 +37,7 @@ class Ending(enum.StrEnum):
     """It lived, and a newer attempt took the job over."""
 
     OPEN = "open"
-    """The log holds no end: it runs, or nobody has written down how it ended."""
+    """The log has no end of it: it runs, or nobody recorded how it ended."""
 
 
 class DrainReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +81,13 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     restored_generation_id: str | None
     restore_ms: int | None
     restored_in_place_of: tuple[RefusedGeneration, ...]
-    """What should have been restored, and was damaged; the recorded one first."""
+    """Generations that should have been restored, and were damaged; the recorded one first."""
 
     not_restored: tuple[str, ...]
-    """Parts of the ranks that started anew, because other ranks had saved."""
+    """Parts that started anew, because another number of ranks had saved them."""
 
     restore_refused: tuple[e.RestoreRefused, ...]
-    """Why ranks ended in place of restoring."""
+    """Why ranks ended instead of restoring."""
 
     healthy_after_ms: int | None
     """From the start to the first step that completed on every rank; None: there was none."""
@@ -109,13 +109,13 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """Training time that no commit of the attempt covers."""
 
     steps_lost: int | None
-    """Steps that no commit covers; None: the log does not tell how far the ranks were."""
+    """Steps that no commit covers; None: the log does not say how far the ranks were."""
 
     drains: tuple[DrainReport, ...]
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read off the lines of one attempt."""
+    """What the lines of one attempt say."""
 
     lines: tuple[Line, ...]
     replay: AttemptReplay

@@ -33,7 +33,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_file(path: Path) -> History:
-    """An exported file without what is no record, or a journal up to its damage.
+    """An exported file, less what is not a record, or a journal up to its damage.
 
     Raises:
         ConfigError: there is no such file.
@@ -61,8 +61,8 @@ def _read_lines(path: Path, data: bytes) -> History:
 
 
 class Unreadable:
-    """What in a log is no record of it: somebody else may write there, and forge. The rest is read;
-    readers of it skip what has lost its place."""
+    """What is not a record of the log: others may write there, and forge. The rest is read, and
+    readers skip what has lost its place."""
 
     def __init__(self) -> None:
         self._told: list[str] = []
@@ -131,7 +131,7 @@ async def _read_stream(url: str, job_id: str) -> History:
 
 
 def _read_journal(path: Path) -> tuple[list[Record], str]:
-    """What stands before the damage, and the damage."""
+    """The records before the damage, and the damage."""
     records: list[Record] = []
     try:
         for record in read_journal(path):
@@ -158,7 +158,7 @@ def by_attempt(records: Iterable[Record]) -> tuple[AttemptLog, ...]:
     logs: dict[tuple[str, int], list[Record]] = {}
     job_id, epoch, found = "", -1, list[Record]()
     for record in records:
-        if record.epoch != epoch or record.job_id != job_id:  # mostly it is that of the last one
+        if record.epoch != epoch or record.job_id != job_id:  # usually that of the record before
             job_id, epoch = record.job_id, record.epoch
             found = logs.setdefault((job_id, epoch), [])
         found.append(record)

@@ -178,8 +178,8 @@ class Measures:
             self._blind.discard((record.epoch, event.source, event.node))
 
     def blind(self, epoch: int) -> Counter[str]:
-        """Of that attempt: nodes on which a source cannot tell now, by source; 0 for those that
-        could not, and can."""
+        """Of that attempt: nodes on which a source cannot tell now, by source; 0 for sources that
+        recovered."""
         found: Counter[str] = Counter(dict.fromkeys(self.source_unknown, 0))
         found.update(self.source(name) for of, name, _ in self._blind if of == epoch)
         return found

@@ -65,7 +65,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """What no commit covers."""
 
     steps: int | None
-    """None: the log does not tell how far the ranks were."""
+    """None: the log does not say how far the ranks were."""
 
     work_ms: int
     accelerator_count: int
@@ -112,8 +112,8 @@ class Postmortem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def smallest_window_ms(self) -> int | None:
-        """In which the rule would have held at every decision on record. None: no decision was
-        taken, or it was not the rule that spoke against the save (late ranks, a failed write)."""
+        """In which the rule would have held at every recorded decision. None: no decision was
+        taken, or the save failed for another reason than the rule (late ranks, a failed write)."""
         if any(one.recorded.fits and one.kind != "save_decided" for one in self.decisions):
             return None
         return max((decision.window_ms for decision in self.decisions), default=None)

@@ -1,6 +1,6 @@
 """A postmortem for people: what-if as text, Markdown for a ticket, one HTML file for a browser.
 
-What a log holds is not trusted: everything that comes from it is escaped.
+A log is not trusted: everything that comes from it is escaped.
 """
 
 from __future__ import annotations

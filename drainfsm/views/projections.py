@@ -1,7 +1,7 @@
 """What live views know: every job of a log, folded record by record as they come.
 
 One projection serves every viewer. It remembers where it stopped (``sequence``), so a reader that
-lost its server goes on behind the last record, and records that come twice change nothing.
+lost its server goes on after the last record, and records that come twice change nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EVENTS_KEPT = 500
 """Of one job: what an event tail can show."""
 
 RECORDS_KEPT = 2_000
-"""Of one attempt: what ``explain`` needs. An attempt that has more is explained by its log."""
+"""Of one attempt: what ``explain`` needs. An attempt with more is explained from its log."""
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class JobProjection:
 
 
 class Projection:
-    """Every job that the log speaks of."""
+    """Every job in the log."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobProjection] = {}
@@ -102,7 +102,7 @@ class Projection:
         self.unreadable_count = 0
 
     def read(self, record: Record, *, sequence: int = 0) -> bool:
-        """Fold a record; False where it did not count. Nothing that a record holds ends a view."""
+        """Fold a record; False if it did not count. No content of a record can end a view."""
         if sequence and sequence <= self.sequence:
             return False
         self.sequence = max(self.sequence, sequence)
@@ -127,7 +127,7 @@ class Projection:
         return not note
 
     def read_garbage(self, why: str, *, sequence: int = 0) -> None:
-        """A message that is no record: it is counted, and the rest is read."""
+        """A message that is not a record: it is counted, and the rest is read."""
         self.sequence = max(self.sequence, sequence)
         self.unreadable.append(why)
         self.unreadable_count += 1

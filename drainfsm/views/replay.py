@@ -89,7 +89,7 @@ class AttemptReplay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay_job(logs: Sequence[AttemptLog]) -> list[AttemptReplay]:
-    """Every attempt, in the order of the epochs; an attempt that a later one found lost says so."""
+    """Every attempt, in the order of the epochs. One that a later attempt found lost says so."""
     replays = [replay_attempt(log) for log in sorted(logs, key=_order)]
     found_lost = _found_lost(replays)
     return [_with_loss(replay, found_lost) for replay in replays]

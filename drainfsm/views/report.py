@@ -25,7 +25,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptReport, ...]
     totals: Totals
     drills: tuple[DrillReport, ...] | None = None
-    """Restores that were rehearsed, from the checkpoint store; None: it was not asked."""
+    """Restores that were rehearsed, from the checkpoint store; None: no store was named."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(logs: Sequence[AttemptLog], *, epoch: int | None = None) -> Report:
-    """``epoch``: only that attempt of each job, with what its neighbours tell about it."""
+    """``epoch``: only that attempt of each job, with what its neighbours say about it."""
     by_job: dict[str, list[AttemptReplay]] = {}
     for replay in replay_job(logs):
         by_job.setdefault(replay.final.job_id, []).append(replay)
@@ -55,14 +55,14 @@ def report(logs: Sequence[AttemptLog], *, epoch: int | None = None) -> Report:
 
 
 def unlogged_count(attempts: Sequence[AttemptReport]) -> int:
-    """Of one job, all its attempts here: those that must have been, and left no record."""
+    """Attempts of one job that must have existed, by the numbers of these, and left no record."""
     return max((one.epoch for one in attempts), default=0) - len(attempts)
 
 
 def with_drills(
     made: Report, drills: Sequence[tuple[int, CheckpointDrilled]], *, job_id: str
 ) -> Report:
-    """The same with what the checkpoint store of that job has on record."""
+    """The same with the drills recorded in the checkpoint store of that job."""
     found = tuple(DrillReport(at_unix_ms=at, drill=drill) for at, drill in drills)
     jobs = tuple(
         msgspec.structs.replace(job, drills=found) if job.job_id == job_id else job
@@ -72,7 +72,7 @@ def with_drills(
 
 
 def attempts_of(replays: Sequence[AttemptReplay]) -> list[tuple[AttemptReport, Seen]]:
-    """Of one job, with what only the neighbours tell: who came next and when, the commit before."""
+    """Of one job, with what only the neighbours know: who came next and when, the commit before."""
     seen = [see(replay) for replay in replays]
     last_signs = _last_signs(seen)
     reports = [

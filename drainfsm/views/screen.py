@@ -1,6 +1,6 @@
 """The live view of a terminal: jobs, the chosen one's countdown, ranks, sources, events.
 
-Builds text for a size; who watches, and from where, is the command's business.
+Builds text for a size; the command decides who watches, and from where.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One job as it stands now: its newest attempt, and what the rule would say to a notice."""
+"""One job as it stands now: its newest attempt, and what the rule would say about a notice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drainfsm.views.sources import source_health
 
 
 class NoticeForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """To a notice that would come now."""
+    """The answer to a notice that came now."""
 
     window_ms: int
     budget: Budget

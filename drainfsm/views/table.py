@@ -19,7 +19,7 @@ from drainfsm.views.replay import APPLIED, AttemptReplay, Final, Line
 WIDTH = 100
 STATE_COLUMN = 27
 CHARS_MAX = 4_000
-"""Of what is said of one event; ``--json`` has all of it."""
+"""Length of what is said of one event; ``--json`` has all of it."""
 
 HEADING = f"{'time (UTC)':13}{'to deadline':>12}  {'state':11}event"
 
@@ -41,7 +41,7 @@ def table(replay: AttemptReplay) -> Iterator[str]:
 
 
 def day_and_time(unix_ms: int) -> tuple[str, str]:
-    """``2026-08-21`` and ``14:03:07.120``; what no calendar holds stays a number."""
+    """``2026-08-21`` and ``14:03:07.120``; what no calendar can hold stays a number."""
     try:
         instant = datetime.fromtimestamp(unix_ms // 1_000, UTC)
     except (OverflowError, ValueError, OSError):
@@ -50,7 +50,7 @@ def day_and_time(unix_ms: int) -> tuple[str, str]:
 
 
 def in_seconds(value_ms: int) -> str:
-    """``12.345 s``, exactly, of any length: a log may say what no clock does."""
+    """``12.345 s``, exact at any size: a log may hold values that no clock gives."""
     seconds, rest_ms = divmod(abs(value_ms), 1_000)
     return f"{'-' if value_ms < 0 else ''}{seconds}.{rest_ms:03d} s"
 
@@ -98,7 +98,7 @@ def describe(event: Event | UnknownFact) -> str:
 
 
 def _named(value: msgspec.Struct) -> Iterator[str]:
-    """``name value`` of every field that says something, the unit behind the number."""
+    """``name value`` of every field that is set, the unit after the number."""
     for field in msgspec.structs.fields(value):
         content = getattr(value, field.name)
         text = _shown(content)

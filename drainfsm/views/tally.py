@@ -20,7 +20,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Durations(msgspec.Struct, frozen=True, kw_only=True):
-    """What was observed. Percentiles are observed values (nearest rank), no estimates."""
+    """What was observed. Percentiles are observed values (nearest rank), not estimates."""
 
     count: int
     p50_ms: int | None = None
@@ -42,7 +42,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
     attempt_count: int
     unlogged_count: int
-    """Attempts that must have been, by their numbers, and left no record in this log."""
+    """Attempts that must have existed, by their numbers, and left no record in this log."""
 
     endings: dict[str, int]
     """Attempts by how they ended."""
@@ -66,7 +66,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     requeue_delay: Durations
     restore: Durations
     restore_refused_count: int
-    """Attempts whose ranks ended in place of restoring."""
+    """Attempts whose ranks ended instead of restoring."""
 
     restore_fallback_count: int
     """Attempts that restored something older than what was recorded, which was damaged."""
@@ -76,10 +76,10 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     save_commit: Durations
     work_lost_ms: int
     steps_lost: int
-    """Of the attempts whose log tells how far the ranks were."""
+    """Of the attempts whose log says how far the ranks were."""
 
     steps_lost_unknown_count: int
-    """Attempts that ended and whose log does not tell it."""
+    """Attempts that ended and whose log does not say it."""
 
     sources: tuple[SourceReport, ...]
 

@@ -22,7 +22,7 @@ CONNECT_S = 5.0
 
 
 class Reader:
-    """Keeps the projection up to date from one place, whatever becomes of that place."""
+    """Keeps the projection up to date from one place, even if that place comes and goes."""
 
     def __init__(
         self,

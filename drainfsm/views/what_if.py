@@ -50,7 +50,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     recorded: Budget
     wrong: str
-    """Not empty: what in the recorded evaluation does not follow from its own numbers."""
+    """Not empty: what does not follow from its own numbers in the recorded evaluation."""
 
     other: Budget | None = None
 
@@ -65,7 +65,7 @@ def parse_settings(text: str) -> OtherSettings:
     """``grace=60,exit_margin_ms=2000,store_bytes_per_s=2e9,quantile=0.95``.
 
     Raises:
-        ConfigError: an unknown name, or a value that is no number of its kind.
+        ConfigError: an unknown name, or a value that is not a number of its kind.
     """
     grace_ms: int | None = None
     quantile: float | None = None
@@ -118,7 +118,7 @@ def states_before(records: Sequence[Record]) -> Mapping[int, State]:
 def under(
     settings: OtherSettings, budget: Budget, attempt: Attempt, *, opened_unix_ms: int
 ) -> Budget:
-    """The same evaluation with other settings, the job's own saves being what they were."""
+    """The same evaluation with other settings, and the same saves on record."""
     allowances = _allowances(settings, attempt.allowances)
     deadline_unix_ms = budget.deadline_unix_ms
     if settings.grace_ms is not None:

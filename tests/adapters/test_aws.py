@@ -413,7 +413,7 @@ def test_an_instance_whose_id_cannot_be_read_is_known_by_its_host_name(
         ({"poll_s": "soon"}, "poll_s"),
         ({"timeout_s": "0"}, "timeout_s: must be above 0"),
         ({"pol_s": "2"}, "known keys: autoscaling_s"),
-        ({"signals": "spot,rebalence"}, "'rebalence' is none of spot"),
+        ({"signals": "spot,rebalence"}, "'rebalence' is not one of spot"),
         ({"rebalance": "ignore"}, "rebalance = 'ignore': take record or leave"),
         ({"capacity_block_end": "soon"}, "capacity_block_end = 'soon'"),
         ({"capacity_block_end": "2020-01-01T00:00:00Z"}, "it has passed"),

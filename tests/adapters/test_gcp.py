@@ -121,7 +121,7 @@ def test_an_edge_that_nobody_saw_may_be_as_old_as_its_lead(server: GcpMetadataSe
     earliest = notice.deadline_unix_ms - notice.clock_skew_ms
     assert earliest <= notice.received_unix_ms
     assert (bool(notice.standing), bool(notice.assumed)) == (True, True)
-    assert "nobody knows when it came" in notice.detail
+    assert "came at an unknown time" in notice.detail
 
 
 def test_maintenance_that_stands_already_leaves_the_grace_of_the_job(
@@ -130,7 +130,7 @@ def test_maintenance_that_stands_already_leaves_the_grace_of_the_job(
     server.put("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")
     notice = play(server, one_notice).notices[0]
     assert (notice.notice_class, notice.deadline_unix_ms) == (SOFT, None)
-    assert "since when is not known" in notice.detail
+    assert "for an unknown time" in notice.detail
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_what_is_no_metadata_server_is_unknown(server: GcpMetadataServer, fault:
 
     server.fail(fault)
     silence = play(server, story, unknown_s="0.1", signals="preempted").silences[0]
-    assert "without Metadata-Flavor: no metadata server" in silence.detail
+    assert "without Metadata-Flavor: not a metadata server" in silence.detail
 
 
 def test_a_value_that_is_none_of_the_known_ones_is_unknown(server: GcpMetadataServer) -> None:

@@ -345,7 +345,7 @@ def test_nothing_is_shown_where_nothing_is_wanted(here: Level) -> None:
         ({"timeout_s": "0"}, "timeout_s: must be above 0"),
         ({"node_s": "-1"}, "node_s: must not be negative"),
         ({"kubeconfig": "/nowhere"}, "/nowhere"),
-        ({"pod": "$(POD_NAME)"}, "is no name of a pod"),
+        ({"pod": "$(POD_NAME)"}, "is not a name of a pod"),
     ],
 )
 def test_a_mistake_is_named(here: Level, options: dict[str, str], said: str) -> None:

@@ -230,7 +230,7 @@ def test_a_missing_right_is_named(server: KubeServer, kubeconfig: str, verb: str
 
     server.forbidden.add((verb, "pods"))
     detail = play(server, kubeconfig, story).silences[0].detail
-    assert "a right is missing" in detail
+    assert "a permission is missing" in detail
     assert f'cannot {verb} resource "pods"' in detail
 
 

@@ -80,5 +80,5 @@ def test_a_name_is_taken_without_what_is_around_it(text: str, name: str) -> None
 
 @pytest.mark.parametrize("text", ["", "<html>", "two words", "x" * 200, "a/b", "null\nnull"])
 def test_what_is_no_name_is_no_answer(text: str) -> None:
-    with pytest.raises(NoAnswerError, match="no name"):
+    with pytest.raises(NoAnswerError, match="not a name"):
         identity_of(text, what="name")

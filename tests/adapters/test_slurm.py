@@ -437,7 +437,7 @@ def test_a_cordon_keeps_the_reason_of_a_node_that_is_drained(program: Program) -
         ({"timeout_s": "0"}, "timeout_s: must be above 0"),
         ({"requeue": "maybe"}, "requeue = 'maybe': take scontrol, stay, none"),
         ({"node_drain": "no"}, "node_drain = 'no': take leave, ignore"),
-        ({"warning_signal": "USR1"}, "warning_signal = 'USR1' is no signal"),
+        ({"warning_signal": "USR1"}, "warning_signal = 'USR1' is not a signal"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], message: str, program: Program) -> None:

@@ -95,7 +95,7 @@ def test_a_server_that_is_not_there_is_said_with_what_to_do(capsys: Output) -> N
     assert main(["replay", "--job", "job", "--nats", "nats://127.0.0.1:1"]) == 1
     message = capsys.readouterr().err
     assert message.startswith("drainfsm: ")
-    assert "leave --nats away" in message
+    assert "leave --nats out" in message
 
 
 @pytest.mark.parametrize("command", ["replay", "explain", "report", "export"])

@@ -69,8 +69,8 @@ def test_every_command_has_help(name: str, capsys: Output) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["rnu"], "rnu is no command; did you mean run?"),
-        (["--verison"], "--verison is no command; did you mean --version?"),
+        (["rnu"], "rnu is not a command; did you mean run?"),
+        (["--verison"], "--verison is not a command; did you mean --version?"),
         (["run", "--job", "j"], "run: no command"),
         (["run", "--job", "j", "--"], "run: no command"),
         (["run", "--job", "j", "--", "true"], "--store is missing"),
@@ -86,7 +86,7 @@ def test_every_command_has_help(name: str, capsys: Output) -> None:
         ),
         (["notify", "--in", "5"], "--job is missing"),
         (["notify", "--job", "j", "--in", "soon"], "argument --in: invalid float value: 'soon'"),
-        (["notify", "--job", "j", "--in", "nan"], "--in nan: is no time to act in"),
+        (["notify", "--job", "j", "--in", "nan"], "--in nan: leaves no time to act"),
         (["notify", "--job", "j", "--in", "1e300"], "--in 1e+300: is 1.15741e+295 days ahead"),
         (["notify", "--job", "j", "--deadline", "noon"], "--deadline noon: Invalid isoformat"),
         (["notify", "--job", "j", "--deadline", "2027-01-01T00:00:00"], "say which time zone"),
@@ -238,8 +238,8 @@ def test_the_deadline_of_a_notice(argv: list[str], unix_ms: int) -> None:
     ("argv", "message"),
     [
         (["--in", "-5"], "--in -5: is 5 s in the past"),
-        (["--in", "0"], "--in 0: is no time to act in"),
-        (["--in", "nan"], "--in nan: is no time to act in"),
+        (["--in", "0"], "--in 0: leaves no time to act"),
+        (["--in", "nan"], "--in nan: leaves no time to act"),
         (
             ["--in", "31536000"],
             "--in 3.1536e+07: is 365 days ahead, more than 90, and without --soft",

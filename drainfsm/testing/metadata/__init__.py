@@ -1,4 +1,4 @@
-"""Metadata services of clouds, as HTTP servers on loopback that keep each one's rules.
+"""Metadata services of clouds, as HTTP servers on loopback that behave like the real ones.
 
 ``python -m drainfsm.testing.metadata aws --interrupt-after 20`` runs one by hand.
 """

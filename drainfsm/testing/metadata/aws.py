@@ -30,7 +30,7 @@ class AwsMetadataServer(MetadataServer):
         """Requests that were answered 401."""
 
         self.stated_ttl: str | None = None
-        """What the answer to a token request says of its life time; None: the truth."""
+        """The lifetime that the answer to a token request states; None: the true one."""
 
         self._token_ttl_s_max = token_ttl_s_max
         self._tokens: dict[str, int] = {}
@@ -117,7 +117,8 @@ class AwsMetadataServer(MetadataServer):
     # --- how the service is set up --------------------------------------------------------------
 
     def limit_hops(self) -> None:
-        """The answer to the token request dies on its way: a container, and a hop limit of 1."""
+        """The answer to the token request gets lost on its way: a container, and a hop limit of
+        1."""
         with self.changed:
             self._hop_limited = True
 

@@ -48,7 +48,7 @@ class AzureMetadataServer(MetadataServer):
         resources: tuple[str, ...] = (),
         duration_s: int = -1,
     ) -> tuple[str, int]:
-        """An event, or another time for it; returns its id and instant by the agent's clock."""
+        """Schedule an event, or move it; returns its id and instant by the agent's clock."""
         at_unix_ms = self.now_unix_ms() + in_ms
         key = event_id or str(uuid.uuid4()).upper()
         event = {
@@ -70,7 +70,7 @@ class AzureMetadataServer(MetadataServer):
         self._write(event_id, {**self._events[event_id], **fields})
 
     def start_event(self, event_id: str) -> None:
-        """It has begun, and does not say any more when it was to."""
+        """It has begun, and no longer states its time."""
         event = {**self._events[event_id], "EventStatus": "Started", "NotBefore": ""}
         self._write(event_id, event)
 
@@ -81,7 +81,7 @@ class AzureMetadataServer(MetadataServer):
         return event_id
 
     def remove(self, event_id: str) -> None:
-        """It is over, or it was cancelled: the document does not tell which."""
+        """It is over, or it was cancelled: the document does not say which."""
         self._write(event_id, None)
 
     def _write(self, event_id: str, event: dict[str, object] | None) -> None:

@@ -37,7 +37,7 @@ class Fault(enum.StrEnum):
     UNAUTHORIZED = "401"
     FORBIDDEN = "403"
     REDIRECT = "302"
-    """To itself, where a client that follows would be told."""
+    """To itself; a client that follows it would get an answer."""
 
     NO_HTTP = "no http"
     PORTAL = "portal"
@@ -92,7 +92,7 @@ class MetadataServer:
 
     @property
     def endpoint(self) -> str:
-        """What belongs into ``variable``."""
+        """The value for ``variable``."""
         return self.url
 
     @property
