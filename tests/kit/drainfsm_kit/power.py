@@ -30,6 +30,15 @@ class Disk:
         """What is below ``top``, which is there for good, and would not be after a power loss."""
         return sorted(str(path.relative_to(top)) for path in self._lost(top))
 
+    def back(self, top: Path) -> list[str]:
+        """What was removed below ``top``, and would be there again."""
+        kept = {
+            directory / name
+            for directory in (top, *(path for path in top.rglob("*") if path.is_dir()))
+            for name in self._names.get(directory.stat().st_ino, {})
+        }
+        return sorted(str(path.relative_to(top)) for path in kept if not path.exists())
+
     def _lost(self, directory: Path) -> Iterator[Path]:
         kept = self._names.get(directory.stat().st_ino, {})
         for path in directory.iterdir():
