@@ -114,6 +114,27 @@ def test_with_299_samples_the_p99_is_a_distribution_free_bound() -> None:
     assert budget.durable.sample_count == budget.durable.samples_needed == 299
 
 
+@pytest.mark.parametrize(("term", "needed"), [("quiesce", 59), ("durable", 299), ("commit", 59)])
+def test_of_as_few_samples_as_a_bound_needs_the_largest_is_it(term: str, needed: int) -> None:
+    """59 for p95, 299 for p99; a median would need 5."""
+    samples = [
+        Sample(
+            world_size=8,
+            save_bytes=1_000_000,
+            store=STORE,
+            durable_ms=50_000 + n,
+            commit_ms=50_000 + n,
+            quiesce_ms=50_000 + n,
+        )
+        for n in range(needed)
+    ]
+    for given in (samples[:-1], samples):
+        evidence = getattr(_evaluate(Stage.NOTICE, samples=given), term)
+        assert evidence.value_ms == 50_000 + len(given) - 1
+        assert evidence.samples_needed == needed
+        assert (evidence.basis == "quantile") is (given is samples)
+
+
 def test_of_several_bandwidths_the_slowest_counts() -> None:
     """Neither save is of a comparable size: only what each says of the store is left."""
     budget = _evaluate(

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from drainfsm.checkpoint import OwnCheckpoint
+from drainfsm.checkpoint.own_files import make_durable
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.errors import (
@@ -21,6 +23,8 @@ from drainfsm.errors import (
     ManifestMismatchError,
     RestoreRefusedError,
 )
+from drainfsm.store.checksums import checksum_of
+from drainfsm.store.generations import MANIFEST
 from drainfsm.testing.stores import new_store
 from drainfsm_kit.ranks import RecordedPort, Report, commit_saved
 
@@ -130,8 +134,8 @@ def shared(rank: int) -> Callable[[Path, int], list[str]]:
 def test_ranks_may_share_a_directory_and_say_which_files_are_theirs(tmp_path: Path) -> None:
     for rank in range(2):
         port = port_in(tmp_path, rank=rank, world_size=2, drain_at=2)
-        own = OwnCheckpoint(port, save=shared(rank), load=Job("").load, shared=True)
-        assert own.step_done(2)
+        checkpoint = OwnCheckpoint(port, save=shared(rank), load=Job("").load, shared=True)
+        assert checkpoint.step_done(2)
     target = committed(tmp_path, world_size=2)
     seen: list[list[str]] = []
 
@@ -173,6 +177,11 @@ def fails(directory: Path, step: int) -> None:
     raise OSError(28, "No space left on device")
 
 
+def save_named(directory: Path, name: str) -> list[str]:
+    (directory / name).write_bytes(b"")
+    return [name]
+
+
 def with_md5(directory: Path, step: int) -> dict[str, str]:
     save_one(directory, b"")
     return {"one": "md5:00"}
@@ -186,6 +195,7 @@ REFUSED: list[tuple[Callable[[Path, int], object], str]] = [
     (lambda directory, step: ["../out"], "not a relative path"),
     (lambda directory, step: "one", "return a list of names"),
     (with_md5, "checksum 'md5:00'"),
+    (lambda directory, step: save_named(directory, MANIFEST), "this name is taken"),
 ]
 
 
@@ -211,10 +221,128 @@ def test_a_generation_is_written_once_even_if_the_ranks_are_restarted(tmp_path: 
 def test_a_save_that_was_given_up_reports_nothing_durable(tmp_path: Path) -> None:
     port = port_in(tmp_path, drain_at=2)
     port.aborted.add(DRAIN)
-    own = OwnCheckpoint(port, save=Job("x").save, load=Job("").load)
-    assert own.step_done(2)
+    checkpoint = OwnCheckpoint(port, save=Job("x").save, load=Job("").load)
+    assert checkpoint.step_done(2)
     assert [report.reason for report in port.of("failed")] == ["the save was given up"]
     assert port.of("durable") == []
+
+
+@pytest.mark.parametrize("done", [1, 3])
+def test_a_rank_that_is_not_at_the_ordered_step_saves_nothing(tmp_path: Path, done: int) -> None:
+    port = OrderedPort(tmp_path, store_url=str(tmp_path / "store"), drain_at=2)
+    checkpoint = OwnCheckpoint(port, save=Job("x").save, load=Job("").load)
+    assert checkpoint.step_done(done)
+    assert [report.reason for report in port.of("failed")] == [f"rank 0 is at step {done}, not 2"]
+    assert port.of("durable") == []
+
+
+class OrderedPort(RecordedPort):
+    """Orders the save of the stop step, whichever step the rank is at."""
+
+    def step_done(self, step: int) -> bool:
+        return super().step_done(2)
+
+
+class GivenUpPort(RecordedPort):
+    """Gives the drain's save up once its files are hashed."""
+
+    hashed = False
+
+    def save_aborted(self, generation_id: str) -> bool:
+        return self.hashed and generation_id == DRAIN
+
+
+def test_a_save_that_is_given_up_at_its_very_end_is_not_reported_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = GivenUpPort(tmp_path, store_url=str(tmp_path / "store"), drain_at=2)
+
+    def hashed(*given: Any, **named: Any) -> Any:
+        entries = make_durable(*given, **named)
+        port.hashed = True
+        return entries
+
+    monkeypatch.setattr("drainfsm.checkpoint.own.make_durable", hashed)
+    checkpoint = OwnCheckpoint(port, save=Job("x").save, load=Job("").load)
+    assert checkpoint.step_done(2)
+    assert [report.reason for report in port.of("failed")] == ["the save was given up"]
+    assert port.of("durable") == []
+
+
+def test_a_save_behind_one_that_is_stuck_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are still being read: nothing else may be begun beside it."""
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def hangs(*given: Any, **named: Any) -> list[Any]:
+        stuck.set()
+        assert go_on.wait(60)
+        return []
+
+    monkeypatch.setattr("drainfsm.checkpoint.own.make_durable", hangs)
+    monkeypatch.setattr("drainfsm.checkpoint.waiting.GIVE_UP_S", 0.0)
+    port = port_in(tmp_path, drain_at=2, settings={"every_steps": 2, "asynchronous": True})
+    checkpoint = OwnCheckpoint(port, save=Job("x").save, load=Job("").load)
+    assert not checkpoint.step_done(1)
+    assert stuck.wait(60)
+    port.aborted.add(PERIODIC)
+    assert checkpoint.step_done(2)
+    reasons = [report.reason for report in port.of("failed") if report.generation_id == DRAIN]
+    go_on.set()
+    checkpoint.close()
+    assert reasons == ["the save before was given up and is still stuck"]
+
+
+def test_in_a_shared_directory_names_are_needed(tmp_path: Path) -> None:
+    port = port_in(tmp_path, drain_at=2)
+    checkpoint = OwnCheckpoint(port, save=Job("x").save, load=Job("").load, shared=True)
+    assert checkpoint.step_done(2)
+    assert "returned no names" in port.of("failed")[0].reason
+
+
+def test_only_as_many_ranks_read_their_directories_again(tmp_path: Path) -> None:
+    saved(tmp_path, world_size=2)
+    target = committed(tmp_path, world_size=2)
+    port = port_in(tmp_path, world_size=3, restore_target=target, settings={"reshard": True})
+    with pytest.raises(RestoreRefusedError, match="a directory for each of its 2 ranks"):
+        OwnCheckpoint(port, save=Job("").save, load=Job("").load).restore()
+
+
+def test_where_ranks_may_fall_back_each_of_them_verifies_everything(tmp_path: Path) -> None:
+    """They do not talk to each other, and must find the same."""
+    saved(tmp_path, world_size=2)
+    target = committed(tmp_path, world_size=2)
+    other = tmp_path / "store" / "generations" / DRAIN / "rank00001" / "deep" / "text"
+    other.write_text("rank 7")
+    for on_refused, restores in (("fail", True), ("fallback", False)):
+        port = port_in(
+            tmp_path,
+            world_size=2,
+            restore_target=target,
+            settings={"verify": "checksums", "on_refused": on_refused},
+        )
+        checkpoint = OwnCheckpoint(port, save=Job("").save, load=Job("").load)
+        if restores:
+            assert checkpoint.restore() == 3
+        else:
+            with pytest.raises(RestoreRefusedError, match="deep/text has checksum"):
+                checkpoint.restore()
+
+
+def test_a_file_that_is_still_being_written_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(stream: Any, *, algorithm: str) -> str:
+        found = checksum_of(stream, algorithm=algorithm)
+        with (tmp_path / "store" / "generations" / DRAIN / "rank00000" / "step").open("a") as file:
+            file.write("more")
+        return found
+
+    monkeypatch.setattr("drainfsm.checkpoint.own_files.checksum_of", meanwhile)
+    port = port_in(tmp_path, drain_at=2)
+    assert OwnCheckpoint(port, save=Job("x").save, load=Job("").load).step_done(2)
+    assert "is still being written" in port.of("failed")[0].reason
 
 
 def test_what_changed_since_the_commit_is_refused(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from drainfsm.checkpoint import OwnCheckpoint
+from drainfsm.checkpoint import Checkpoint, OwnCheckpoint
 from drainfsm.core.manifest import Commit, Entry, Manifest
 from drainfsm.core.notice import Cause
 from drainfsm.core.orders import CheckpointSettings
@@ -114,6 +116,26 @@ def test_what_the_store_is_told_to_keep(tmp_path: Path, disk: Disk) -> None:
     assert disk.lost(tmp_path) == []
 
 
+def test_the_last_bytes_of_a_stream(tmp_path: Path, disk: Disk) -> None:
+    """They are in its buffer until it ends."""
+    store = made_store(tmp_path)
+    store.create_tree("generations/g/")
+    with store.writer("generations/g/file") as stream:
+        stream.write(b"few")
+    assert disk.lost(tmp_path) == []
+
+
+def test_what_the_store_is_told_to_remove(tmp_path: Path, disk: Disk) -> None:
+    store = made_store(tmp_path)
+    for name in ("a/one", "a/other", "generations/g/file"):
+        store.put_if_absent(name, b"1")
+    (tmp_path / "store" / "a" / "one").unlink()
+    assert disk.back(tmp_path) == ["store/a/one"], "the witness sees it"
+    store.delete("a/other")
+    store.delete_tree("generations/g/")
+    assert disk.back(tmp_path) == []
+
+
 def test_a_slot_without_hard_links(tmp_path: Path, disk: Disk) -> None:
     def cannot(source: Path, target: Path) -> None:
         raise OSError(95, "Operation not supported")
@@ -210,16 +232,19 @@ def test_a_commit_and_a_claim_that_are_found_there(
 
 
 class WatchingPort(RecordedPort):
-    """Looks at the disk whenever a rank reports its part durable."""
+    """Looks at the disk whenever a rank reports its part durable. What is seen then is for the test
+    to judge: an error here would be a failed save, no more."""
 
-    disk: Disk
-    store_root: Path
-    looked = 0
+    def __init__(self, directory: Path, disk: Disk, **options: Any) -> None:
+        super().__init__(directory, store_url=str(directory / "store"), **options)
+        self.lost: list[list[str]] = []
+        """Of what was reported durable, at each report."""
+
+        self._disk, self._root = disk, directory / "store"
 
     def report_durable(self, *args: Any, **kwargs: Any) -> Any:
-        self.looked += 1
         began = f"{TEMPORARY_PREFIX}began-"
-        assert [name for name in self.disk.lost(self.store_root) if began not in name] == []
+        self.lost.append([name for name in self._disk.lost(self._root) if began not in name])
         return super().report_durable(*args, **kwargs)
 
 
@@ -236,14 +261,32 @@ def test_the_files_of_an_own_saver_and_all_directories_it_made(
         return ["a/b/deep", "flat"] if named else None
 
     settings = CheckpointSettings(every_steps=2, asynchronous=False)
-    port = WatchingPort(tmp_path, store_url=str(tmp_path / "store"), settings=settings, drain_at=2)
-    port.disk, port.store_root = disk, tmp_path / "store"
+    port = WatchingPort(tmp_path, disk, settings=settings, drain_at=2)
     checkpoint = OwnCheckpoint(port, save=save, load=lambda directory, step: None)
     checkpoint.restore()
     for step in range(3):
         checkpoint.step_done(step)
     checkpoint.close()
-    assert port.looked >= 1
+    assert port.lost == [[], []]
+
+
+# --- what torch writes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_the_files_that_torch_writes_and_their_metadata(
+    tmp_path: Path, disk: Disk, asynchronous: bool
+) -> None:
+    made_store(tmp_path)
+    settings = CheckpointSettings(every_steps=2, asynchronous=asynchronous)
+    port = WatchingPort(tmp_path, disk, settings=settings, drain_at=2)
+    model = nn.Linear(700, 700)
+    checkpoint = Checkpoint(port, model=model, optimizer=torch.optim.AdamW(model.parameters()))
+    checkpoint.restore()
+    for step in range(3):
+        checkpoint.step_done(step)
+    checkpoint.close()
+    assert port.lost == [[], []]
 
 
 def test_directories_one_in_another(tmp_path: Path, disk: Disk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,65 @@ class _Breaks(MemoryStore):
             raise StoreUnreachableError("away")
         self.deletes_left -= 1
         super().delete(name)
+
+
+class Watched(MemoryStore):
+    """Calls ``before`` with the name of every method and what it is about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Callable[[str, str], None] = lambda method, name: None
+
+    def names(self, prefix: str, *, after: str = "") -> Sequence[str]:
+        self.before("names", prefix)
+        return super().names(prefix, after=after)
+
+    def put_if_absent(self, name: str, data: bytes) -> None:
+        self.before("put", name)
+        super().put_if_absent(name, data)
+
+    def delete(self, name: str) -> None:
+        self.before("delete", name)
+        super().delete(name)
+
+
+def test_of_a_pruned_generation_the_manifest_goes_first_behind_the_tombstone() -> None:
+    """Killed anywhere in between it is refused as a whole, and never restored in part."""
+    store = Watched()
+    _claim(store)
+    pruned = _commit(store, 1, 1).generation_id
+    _leave(store, _commit(store, 1, 2), epoch=1)
+    seen: list[tuple[str, str]] = []
+    store.before = lambda method, name: seen.append((method, name.rpartition("/")[2]))
+    verdicts = plan(survey(store, job_id="job"), LAST)
+    seen.clear()
+    removed = list(remove(store, verdicts, now_unix_ms=lambda: 1))
+    assert [one.verdict.generation_id for one in removed] == [pruned]
+    assert seen == [("put", "pruned.json"), ("delete", "manifest.json"), ("delete", "rank0")]
+
+
+@pytest.mark.parametrize("listing", range(1, 7))
+def test_what_is_committed_and_then_fenced_while_the_store_is_read_stays(listing: int) -> None:
+    """Between two reads of a clean-up the first attempt commits, and the next one claims: the
+    newest claim must not be older than what is known of the commits."""
+    store = Watched()
+    _claim(store)
+    _commit(store, 1, 1)
+    listings: list[str] = []
+
+    def happens(method: str, name: str) -> None:
+        if (method, name) != ("names", "commits/"):
+            return
+        listings.append(name)
+        if len(listings) == listing:
+            _commit(store, 1, 2)
+            _claim(store)
+
+    store.before = happens
+    holding = survey(store, job_id="job")
+    store.before = lambda method, name: None
+    kept = generation_id(epoch=1, step=2, saver="p")
+    assert [v for v in plan(holding, ALL) if v.removes and v.generation_id == kept] == []
 
 
 def test_a_removal_that_fails_is_told_and_finished_by_the_next_run() -> None:

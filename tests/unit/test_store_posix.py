@@ -221,3 +221,28 @@ def test_opening_a_store_imports_neither_torch_nor_object_store_clients() -> Non
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_a_file_that_vanishes_while_its_tree_is_listed_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PosixStore(tmp_path)
+    for name in ("a", "b", "c"):
+        store.put(f"tree/{name}", b"1")
+    opens = os.open
+
+    def removes(path: str, *given: int) -> int:
+        if path.endswith("/b"):
+            os.unlink(path)
+        return opens(path, *given)
+
+    monkeypatch.setattr(os, "open", removes)
+    assert store.list("tree/") == {"a": 1, "c": 1}
+
+
+def test_a_put_that_fails_at_its_end_leaves_no_temporary_file(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path)
+    store.put("taken/by", b"a directory")
+    with pytest.raises(StoreUnreachableError, match="cannot write"):
+        store.put("taken", b"x")
+    assert all_files(tmp_path) == ["by"]
