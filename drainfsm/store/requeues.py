@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -21,6 +22,7 @@ from drainfsm.store.generations import read_manifest
 from drainfsm.store.settling import put_settled
 
 REQUEUE = "requeue/"
+_FILE = re.compile(r"(\d{6,})\.json")
 
 
 def write_requeue(
@@ -64,17 +66,19 @@ def check_restorable(
 
     Raises:
         CommitLogError: a requeue record is of an attempt that no slot claims, or garbled.
-        RestoreRefusedError, ManifestMismatchError: as ``restore_for``.
+        RestoreRefusedError: what the last attempt that left a record has left on is not there.
+        ManifestMismatchError: as ``restore_for``.
     """
-    newer = store.names(REQUEUE, after=_file(head.epoch) if head.epoch else "")
-    if newer:
+    left = [int(match[1]) for match in map(_FILE.fullmatch, store.names(REQUEUE)) if match]
+    last = max(left, default=0)
+    if last > head.epoch:
         raise CommitLogError(
-            f"{REQUEUE}{newer[-1]} is of an attempt that no slot claims: the commit log lost slots"
+            f"{_name(last)} is of an attempt that no slot claims: the commit log lost slots"
         )
-    record = read_requeue(store, epoch=head.epoch) if head.epoch else None
-    if record is not None:
+    record = read_requeue(store, epoch=last) if last else None
+    if record is not None:  # also where attempts have claimed since, and left none: see Chain.tla
         _check_committed(log, record)
-    elif head.commit is not None:
+    if last < head.epoch and head.commit is not None:
         _layout_of(store, head.commit, damaged_layout)
 
 

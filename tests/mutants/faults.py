@@ -205,8 +205,9 @@ FAULTS = (
     Fault("what the record names is not kept", RETENTION, "return [*found, named]", "return found"),
     Fault("a save that was overtaken is committed behind a newer one", PUBLISHER, "if written.step < self._newest_step:", "if False:"),
     Fault("something older than what was restored is committed", PUBLISHER, "if written.step < self._floor and not self._settings.rewind:", "if False:"),
-    Fault("a record that belongs to no claim is passed over", REQUEUES, "    if newer:\n", "    if False:\n"),
-    Fault("what there is to consume is not looked at before the claim", REQUEUES, "    if record is not None:\n        _check_committed(log, record)\n    elif", "    if record is not None:\n        pass\n    elif"),
+    Fault("a record that belongs to no claim is passed over", REQUEUES, "    if last > head.epoch:\n", "    if False:\n"),
+    Fault("what there is to consume is not looked at before the claim", REQUEUES, "see Chain.tla\n        _check_committed(log, record)", "see Chain.tla\n        pass"),
+    Fault("a claim that left no record hides the record before it", REQUEUES, "epoch=last) if last else None", "epoch=last) if last == head.epoch else None"),
     Fault("a record of another store is consumed", REQUEUES, "if record.store_id and record.store_id != log.store_id:", "if False:"),
     Fault("ranks that went back may not save again", PUBLISHER, "            self._newest_step = -1\n            newest", "            newest"),
 )  # fmt: skip

@@ -161,6 +161,16 @@ def test_what_a_start_refuses_the_next_one_refuses_again(tmp_path: Path) -> None
     assert epoch_of(tmp_path / "store") == 1
 
 
+def test_a_claim_that_slept_hides_no_loss(tmp_path: Path) -> None:
+    """It looked before the commit was made that is lost now, and has taken its slot."""
+    leave(claimed(tmp_path / "store", tmp_path / "state"), generation_id="e000001-s000000000001-p")
+    store = open_store(str(tmp_path / "store"))
+    CommitLog(store, job_id="job").claim(attempt_id="slept", now_unix_ms=2)
+    with pytest.raises(RestoreRefusedError, match="of epoch 1 names .* which no commit names"):
+        claimed(tmp_path / "store", tmp_path / "elsewhere")
+    assert epoch_of(tmp_path / "store") == 2
+
+
 def test_a_fenced_attempt_leaves_no_record(tmp_path: Path) -> None:
     old = claimed(tmp_path / "store", tmp_path / "state")
     claimed(tmp_path / "store", tmp_path / "elsewhere")
