@@ -19,6 +19,9 @@ from drainfsm.errors import DrainfsmError
 from drainfsm.store import open_store
 from drainfsm.store.commits import CommitLog
 from drainfsm.store.generations import read_manifest, verify_generation
+from drainfsm.views.attempts import AttemptReport
+from drainfsm.views.history import by_attempt
+from drainfsm.views.report import report
 
 Histories = dict[int, list[Record]]
 """By epoch, the records that readers do not skip."""
@@ -43,6 +46,8 @@ class DrainResult(msgspec.Struct, kw_only=True):
 
     lost_steps: int
     lost_s: float
+    """As ``drainfsm report`` tells it."""
+
     phases_ms: dict[str, int]
     events: list[dict[str, Any]]
 
@@ -82,8 +87,11 @@ def summarize(
 ) -> Result:
     """Judge the finished demo from its logs, its store and its losses."""
     losses = _losses(place.losses)
+    told = attempts_of(histories)
     drains = [
-        _drain(histories[epoch], losses, attempt, following=histories.get(epoch + 1, []))
+        _drain(
+            histories[epoch], losses, attempt, told[epoch], following=histories.get(epoch + 1, [])
+        )
         for epoch, attempt in zip((1, 2), attempts, strict=False)
         if any(isinstance(x, e.NoticeReceived) for x in events_of(histories.get(epoch, [])))
     ]
@@ -99,6 +107,12 @@ def summarize(
         duration_s=duration_s,
         rules_broken=[wrong for h in histories.values() for wrong in broken_rules(h)],
     )
+
+
+def attempts_of(histories: Histories) -> dict[int, AttemptReport]:
+    """What ``drainfsm report`` says of each attempt."""
+    records = [record for epoch in sorted(histories) for record in histories[epoch]]
+    return {a.epoch: a for job in report(by_attempt(records)).jobs for a in job.attempts}
 
 
 def _losses(path: Path) -> list[dict[str, Any]]:
@@ -122,6 +136,7 @@ def _drain(
     history: list[Record],
     losses: list[dict[str, Any]],
     attempt: DemoAttempt,
+    told: AttemptReport,
     *,
     following: list[Record],
 ) -> DrainResult:
@@ -134,7 +149,6 @@ def _drain(
     trained = [x for x in losses if x["at_unix_ms"] <= attempt.exited_unix_ms]
     last_step = int(trained[-1]["step"]) if trained else -1
     lost = [x for x in trained if resumed is not None and x["step"] >= resumed]
-    lost_s = (lost[-1]["at_unix_ms"] - lost[0]["at_unix_ms"]) / 1_000 if lost else 0.0
     return DrainResult(
         drain_id=opened.drain_id,
         decision=decision,
@@ -145,7 +159,7 @@ def _drain(
         saved_step=saved,
         resumed_step=resumed,
         lost_steps=len({x["step"] for x in lost}),
-        lost_s=round(lost_s, 3),
+        lost_s=told.work_lost_ms / 1_000,
         phases_ms=_phases(history),
         events=[
             {"at_unix_ms": record.at_unix_ms, **msgspec.to_builtins(event)}

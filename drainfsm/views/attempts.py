@@ -94,6 +94,9 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
 
     commit_count: int
     failed_save_count: int
+    save_failure: str
+    """Why the last one failed; empty: none did."""
+
     committed_step: int | None
     requeue_delay_ms: int | None = None
     """From the end to the start of the next attempt."""
@@ -112,6 +115,15 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that no commit covers; None: the log does not say how far the ranks were."""
 
     drains: tuple[DrainReport, ...]
+
+    @property
+    def saves_nothing(self) -> bool:
+        """It tries to save, and nothing of it was ever committed."""
+        return self.failed_save_count > 0 and self.commit_count == 0
+
+    @property
+    def got_healthy(self) -> bool:
+        return self.healthy_after_ms is not None and not self.saves_nothing
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,11 +204,18 @@ def attempt_report(seen: Seen, *, last_seen_unix_ms: int | None) -> AttemptRepor
         healthy_after_ms=healthy.at_unix_ms - started.at_unix_ms if healthy and started else None,
         commit_count=len(seen.samples),
         failed_save_count=seen.count(e.CheckpointFailed, e.SaveAbandoned),
+        save_failure=_save_failure(seen),
         committed_step=final.committed.step if final.committed else None,
         work_lost_ms=_work_lost_ms(seen, ending, ended),
         steps_lost=_steps_lost(seen, ending),
         drains=tuple(_drains(seen)),
     )
+
+
+def _save_failure(seen: Seen) -> str:
+    last = seen.last(e.CheckpointFailed, e.SaveAbandoned)
+    failed = None if last is None else last.event
+    return failed.reason if isinstance(failed, e.CheckpointFailed | e.SaveAbandoned) else ""
 
 
 def _ending(seen: Seen) -> tuple[Ending, str]:

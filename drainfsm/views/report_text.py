@@ -50,9 +50,11 @@ def _attempt(attempt: AttemptReport) -> str:
     parts.append(f"{attempt.ending.value}{reason}")
     parts += _restores(attempt)
     if attempt.healthy_after_ms is not None:
-        parts.append(f"healthy after {_span(attempt.healthy_after_ms)}")
+        what = "healthy" if attempt.got_healthy else "first step"
+        parts.append(f"{what} after {_span(attempt.healthy_after_ms)}")
     elif attempt.ended_unix_ms is not None:
         parts.append("never healthy")
+    parts += _failed_saves(attempt)
     parts += [f"drain {drain.outcome}" for drain in attempt.drains]
     if attempt.checkpoint_age_ms is not None:
         parts.append(f"last commit {_range(attempt)} before the loss")
@@ -75,6 +77,15 @@ def _restores(attempt: AttemptReport) -> Iterator[str]:
         yield f"refused {refused.generation_id} ({refused.error}: {refused.reason})"
 
 
+def _failed_saves(attempt: AttemptReport) -> Iterator[str]:
+    count = attempt.failed_save_count
+    if attempt.saves_nothing:
+        yield f"NOTHING SAVED: all {count} saves failed, at last {attempt.save_failure}"
+    elif count:
+        total = count + attempt.commit_count
+        yield f"{count} of {total} saves failed, at last {attempt.save_failure}"
+
+
 def _range(attempt: AttemptReport) -> str:
     low, high = attempt.checkpoint_age_ms, attempt.checkpoint_age_ms_max
     return _span(low) if high is None or high == low else f"{_span(low)} to {_span(high)}"
@@ -92,6 +103,7 @@ def _totals(totals: Totals) -> Iterator[str]:
         ("deadlines missed", str(totals.deadline_missed_count)),
         ("restores refused", _refused(totals)),
         ("restart to healthy step", durations_text(totals.restart_to_healthy)),
+        ("saves", _saves(totals)),
         ("save, durable", durations_text(totals.save_durable)),
         ("save, commit", durations_text(totals.save_commit)),
         ("work lost", _lost(totals)),
@@ -143,6 +155,12 @@ def _refused(totals: Totals) -> str:
         f"{totals.restore_refused_count} attempts ended so, "
         f"{totals.restore_fallback_count} fell back"
     )
+
+
+def _saves(totals: Totals) -> str:
+    nothing = totals.saves_nothing_count
+    more = f"; all failed in {nothing} attempts" if nothing else ""
+    return f"{totals.save_count} committed, {totals.failed_save_count} failed{more}"
 
 
 def _lost(totals: Totals) -> str:

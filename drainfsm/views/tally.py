@@ -58,7 +58,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     drained. One that failed, finished or was superseded lost no capacity."""
 
     restart_healthy: Rate
-    """Restarts in which every rank completed a step. One that is still starting does not count."""
+    """Restarts in which every rank completed a step, and some save did not fail. One that is still
+    starting does not count."""
 
     checkpoint_age: Durations
     """Of lost and failed attempts: last commit to last sign of life."""
@@ -72,6 +73,13 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts that restored something older than what was recorded, which was damaged."""
 
     restart_to_healthy: Durations
+    save_count: int
+    """Generations that were committed."""
+
+    failed_save_count: int
+    saves_nothing_count: int
+    """Attempts all of whose saves failed."""
+
     save_durable: Durations
     save_commit: Durations
     work_lost_ms: int
@@ -126,6 +134,7 @@ class Tally:
         self._restore, self._to_healthy = Values(), Values()
         self._durable, self._commit = Values(), Values()
         self._refused_count = self._fallback_count = 0
+        self._save_count = self._failed_save_count = self._saves_nothing_count = 0
         self._work_lost_ms = self._steps_lost = self._steps_unknown_count = 0
         self._sources: dict[tuple[str, int], SourceReport] = {}
 
@@ -144,6 +153,9 @@ class Tally:
         if attempt.ending is not Ending.OPEN:
             self._steps_lost += attempt.steps_lost or 0
             self._steps_unknown_count += attempt.steps_lost is None
+        self._save_count += attempt.commit_count
+        self._failed_save_count += attempt.failed_save_count
+        self._saves_nothing_count += attempt.saves_nothing
         for sample in seen.samples:
             self._durable.add(sample.durable_ms)
             self._commit.add(sample.commit_ms)
@@ -156,7 +168,7 @@ class Tally:
         self._fallback_count += bool(attempt.restored_in_place_of)
         healthy = attempt.healthy_after_ms is not None
         if attempt.epoch > 1 and (healthy or attempt.ending is not Ending.OPEN):
-            _count(self._healthy, good=healthy)
+            _count(self._healthy, good=attempt.got_healthy)
             self._to_healthy.add(attempt.healthy_after_ms)
 
     def totals(self) -> Totals:
@@ -174,6 +186,9 @@ class Tally:
             restore_refused_count=self._refused_count,
             restore_fallback_count=self._fallback_count,
             restart_to_healthy=self._to_healthy.durations(),
+            save_count=self._save_count,
+            failed_save_count=self._failed_save_count,
+            saves_nothing_count=self._saves_nothing_count,
             save_durable=self._durable.durations(),
             save_commit=self._commit.durations(),
             work_lost_ms=self._work_lost_ms,

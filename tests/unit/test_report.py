@@ -170,6 +170,25 @@ def test_a_refused_restore_and_one_that_fell_back_are_told_and_counted() -> None
     ]
 
 
+def test_saves_that_fail_are_told_and_an_attempt_that_saves_nothing_is_not_healthy() -> None:
+    after = _next(at_ms=20_000, lost_epoch=1)
+    after.when(e.HealthyStepReached(step=41))
+    for step in (42, 43):
+        after.when(e.CheckpointFailed(generation_id=f"g{step}", step=step, reason="disk is full"))
+    made = report(_log(_lost(), after))
+    assert (made.totals.restart_healthy.count, made.totals.restart_healthy.of) == (0, 1)
+    assert (made.totals.save_count, made.totals.failed_save_count) == (1, 2)
+    text = " ".join("\n".join(report_text(made)).split())
+    assert "first step after 0.000 s; NOTHING SAVED: all 2 saves failed, at last disk is full" in text
+    assert "saves 1 committed, 2 failed; all failed in 1 attempts" in text
+
+    after.when(_committed(after, step=44))
+    made = report(_log(_lost(), after))
+    assert made.totals.restart_healthy.count == 1
+    text = " ".join("\n".join(report_text(made)).split())
+    assert "healthy after 0.000 s; 2 of 3 saves failed, at last disk is full" in text
+
+
 def test_the_numbers_of_a_save_that_had_no_room_are_in_its_event_and_explained() -> None:
     memory = e.MemoryShortage(host="a", needed_bytes=101, free_bytes=100)
     scenario = Scenario()
