@@ -149,6 +149,7 @@ def _drain(
     trained = [x for x in losses if x["at_unix_ms"] <= attempt.exited_unix_ms]
     last_step = int(trained[-1]["step"]) if trained else -1
     lost = [x for x in trained if resumed is not None and x["step"] >= resumed]
+    lost_s = told.work_lost_ms / 1_000
     return DrainResult(
         drain_id=opened.drain_id,
         decision=decision,
@@ -159,7 +160,7 @@ def _drain(
         saved_step=saved,
         resumed_step=resumed,
         lost_steps=len({x["step"] for x in lost}),
-        lost_s=told.work_lost_ms / 1_000,
+        lost_s=lost_s,
         phases_ms=_phases(history),
         events=[
             {"at_unix_ms": record.at_unix_ms, **msgspec.to_builtins(event)}

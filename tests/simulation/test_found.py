@@ -135,3 +135,14 @@ def test_saves_that_pile_up_behind_a_stopped_agent_are_committed_in_their_order(
         steps = committed_steps(result)
         assert len(steps) > 1
         assert steps == sorted(steps)
+
+
+def test_the_last_commit_of_a_job_that_ends_by_itself_is_waited_for() -> None:
+    """The store was given two seconds, and the next start trained the last steps again."""
+    world = replace(SAVING, step_count=21)  # the last save is durable as the ranks leave
+    result = told(
+        Happening(what="store_hung", attempt=1, after_ms=7_000, for_ms=20_000), world=world
+    )
+    assert result.tally.faults["store_hung"] > 0
+    recorded = [f.record.step for f in facts(result) if isinstance(f, e.RequeueRecorded)]
+    assert recorded == committed_steps(result)[-1:] == [17]

@@ -166,7 +166,7 @@ def test_a_claim_that_slept_hides_no_loss(tmp_path: Path) -> None:
     leave(claimed(tmp_path / "store", tmp_path / "state"), generation_id="e000001-s000000000001-p")
     store = open_store(str(tmp_path / "store"))
     CommitLog(store, job_id="job").claim(attempt_id="slept", now_unix_ms=2)
-    with pytest.raises(RestoreRefusedError, match="of epoch 1 names .* which no commit names"):
+    with pytest.raises(RestoreRefusedError, match=r"of epoch 1 names .* which no commit names"):
         claimed(tmp_path / "store", tmp_path / "elsewhere")
     assert epoch_of(tmp_path / "store") == 2
 

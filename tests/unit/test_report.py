@@ -179,7 +179,7 @@ def test_saves_that_fail_are_told_and_an_attempt_that_saves_nothing_is_not_healt
     assert (made.totals.restart_healthy.count, made.totals.restart_healthy.of) == (0, 1)
     assert (made.totals.save_count, made.totals.failed_save_count) == (1, 2)
     text = " ".join("\n".join(report_text(made)).split())
-    assert "first step after 0.000 s; NOTHING SAVED: all 2 saves failed, at last disk is full" in text
+    assert "first step after 0.000 s; NOTHING SAVED: all 2 saves failed, at last disk" in text
     assert "saves 1 committed, 2 failed; all failed in 1 attempts" in text
 
     after.when(_committed(after, step=44))

@@ -20,7 +20,7 @@ from drainfsm.core.words import CordonOutcome
 from drainfsm.errors import DrainfsmError, FencedError
 from drainfsm.runtime.clock import Clock, loop_ms
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.coordinator.attempt_end import AttemptEnd
+from drainfsm.runtime.coordinator.attempt_end import LAST_SAVE_S, AttemptEnd, ended_by_itself
 from drainfsm.runtime.coordinator.decision_loop import DecisionLoop
 from drainfsm.runtime.coordinator.node_reports import NodeReports
 from drainfsm.runtime.coordinator.nodes import Nodes
@@ -284,14 +284,18 @@ class Actions:
 
     # --- requeue --------------------------------------------------------------------------------
 
-    def _settle_s(self) -> float:
+    def _settle_s(self, longest_s: float = SETTLE_S) -> float:
         state = self._decisions.state
-        if not state.phase.active:
-            return SETTLE_S
-        return min(SETTLE_S, self._clock.seconds_until(state.current.usable_deadline_unix_ms) / 4)
+        if not state.phase.active and state.phase is not Phase.EXITED:
+            return longest_s
+        left_s = self._clock.seconds_until(state.current.usable_deadline_unix_ms)
+        return min(longest_s, left_s / 4)
 
     async def _record_requeue(self, cause: Cause) -> None:
-        await self.saves.settle(timeout_s=self._settle_s())
+        began_ms, longest_s = loop_ms(), SETTLE_S
+        if ended_by_itself(self._decisions.state):
+            longest_s = LAST_SAVE_S
+        await self.saves.settle(timeout_s=self._settle_s(longest_s))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settle_s()):
                 await in_thread("close", self._publisher.close)
@@ -309,8 +313,9 @@ class Actions:
         if state.attempt.fenced_by is not None:
             error = f"epoch {state.attempt.fenced_by} has claimed the job"
         else:
+            left_s = self._settle_s(longest_s) - (loop_ms() - began_ms) / 1_000
             try:
-                async with asyncio.timeout(REQUEUE_S):
+                async with asyncio.timeout(max(REQUEUE_S, left_s)):
                     record = await in_thread(
                         "requeue",
                         partial(self._publisher.record_requeue, record, refused=self._refused),

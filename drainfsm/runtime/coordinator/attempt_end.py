@@ -25,6 +25,10 @@ NO_PROGRESS_EXIT_CODE = 77
 OVER_S = 5.0
 """For the last records and the last processes of an attempt that is over outside a drain."""
 
+LAST_SAVE_S = 60.0
+"""Besides, where the job has ended by itself: its last step may still be being committed, and
+nobody is in a hurry."""
+
 ACTS_MS_MAX = 600_000
 """At most, however far ahead the deadline is. Then somebody must look at the platform."""
 
@@ -44,6 +48,13 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     left_for: tuple[str, ...] = ()
     """Identities of the notices that a drain has left for."""
+
+
+def ended_by_itself(state: State) -> bool:
+    """The job has ended, and no drain has made it."""
+    attempt, phase = state.attempt, state.phase
+    drained = phase is Phase.EXITED and attempt.exit_code == EX_TEMPFAIL
+    return attempt.exit_code is not None and phase is not Phase.LOST and not drained
 
 
 class AttemptEnd:
@@ -96,7 +107,8 @@ class AttemptEnd:
             self._over.set()
         elif not self._closing:
             self._closing = True
-            asyncio.get_running_loop().call_later(OVER_S, self._over.set)
+            longest_s = LAST_SAVE_S + 2 * OVER_S if ended_by_itself(state) else OVER_S
+            asyncio.get_running_loop().call_later(longest_s, self._over.set)
 
     def time_left_ms(self, state: State) -> int:
         """Time for what comes after the end."""
