@@ -102,7 +102,7 @@ class Connection:
         """What may be lost of a stream that is there. Nothing is created: the first attempt does.
 
         Raises:
-            BrokerError: no JetStream, or the stream is no append-only log (names the fields).
+            BrokerError: no JetStream, or the stream is not an append-only log (names the fields).
         """
         reply = await self._stream_info()
         if reply.error is not None and reply.error.err_code == api.STREAM_NOT_FOUND:

@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.explain import explain
 from drainfsm.core.rules import broken_rules, recompute
+from drainfsm.core.state import State
 from drainfsm.views.attempts import AttemptReport, DrainReport
 from drainfsm.views.replay import APPLIED, AttemptLog, AttemptReplay, Line, replay_job
 from drainfsm.views.report import report
@@ -130,18 +132,36 @@ def postmortems(
         if epoch not in (None, final.epoch):
             continue
         own = reports[final.job_id, final.epoch]
-        after = reports.get((final.job_id, final.epoch + 1))
-        found += [_postmortem(replay, own, drain, after, what_if) for drain in own.drains]
+        if own.drains:
+            of = _Attempt(
+                replay=replay,
+                own=own,
+                after=reports.get((final.job_id, final.epoch + 1)),
+                what_if=what_if,
+                before={} if what_if is None else states_before(replay.counted),
+                warnings=tuple(broken_rules(replay.counted)),
+                sentences=tuple(explain(replay.counted)),
+            )
+            found += [_postmortem(of, drain) for drain in own.drains]
     return found
 
 
-def _postmortem(
-    replay: AttemptReplay,
-    own: AttemptReport,
-    drain: DrainReport,
-    after: AttemptReport | None,
-    what_if: OtherSettings | None,
-) -> Postmortem:
+class _Attempt(NamedTuple):
+    """What the postmortems of an attempt's drains share."""
+
+    replay: AttemptReplay
+    own: AttemptReport
+    after: AttemptReport | None
+    what_if: OtherSettings | None
+    before: Mapping[int, State]
+    """The state before each decision, for ``what_if``."""
+
+    warnings: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+
+def _postmortem(of: _Attempt, drain: DrainReport) -> Postmortem:
+    replay, own = of.replay, of.own
     lines = [
         one for one in replay.lines if one.drain_id == drain.drain_id and one.outcome == APPLIED
     ]
@@ -158,13 +178,13 @@ def _postmortem(
         remaining_ms=drain.remaining_ms,
         notices=tuple(_notices(lines, opened)),
         deadlines=tuple(_deadlines(lines, opened)),
-        decisions=tuple(_decisions(replay, lines, opened, what_if)),
+        decisions=tuple(_decisions(of, lines, opened)),
         phases=tuple(_phases(lines, opened)),
         late=_late(lines),
         lost=_lost(replay, own) if last else _nothing_lost(replay),
-        replacement=_replacement(own, after) if last else None,
-        warnings=tuple(broken_rules(replay.counted)),
-        sentences=tuple(explain(replay.counted)),
+        replacement=_replacement(own, of.after) if last else None,
+        warnings=of.warnings,
+        sentences=of.sentences,
     )
 
 
@@ -196,19 +216,16 @@ def _deadlines(lines: Sequence[Line], opened: int) -> list[DeadlineMove]:
     return moves
 
 
-def _decisions(
-    replay: AttemptReplay, lines: Sequence[Line], opened: int, what_if: OtherSettings | None
-) -> list[Decision]:
-    before = states_before(replay.counted) if what_if is not None else {}
+def _decisions(of: _Attempt, lines: Sequence[Line], opened: int) -> list[Decision]:
     made = []
     for line in lines:
         event = line.event
         if not isinstance(event, DECISIONS):
             continue
         other = None
-        if what_if is not None and id(event) in before:
-            attempt = before[id(event)].attempt
-            other = under(what_if, event.budget, attempt, opened_unix_ms=opened)
+        if of.what_if is not None and id(event) in of.before:
+            attempt = of.before[id(event)].attempt
+            other = under(of.what_if, event.budget, attempt, opened_unix_ms=opened)
         made.append(
             Decision(
                 kind=line.kind,

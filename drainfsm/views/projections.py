@@ -18,6 +18,7 @@ from drainfsm.core.state import State
 from drainfsm.errors import EventRefusedError
 from drainfsm.views.attempts import COMMITS
 from drainfsm.views.measures import Measures
+from drainfsm.views.sources import SourceLedger
 from drainfsm.views.status import Status, status_of
 
 EVENTS_KEPT = 500
@@ -44,6 +45,7 @@ class AttemptProjection:
         self.records: list[Record] = []
         """Those that counted."""
 
+        self.sources = SourceLedger()
         self.first_unix_ms: int | None = None
         self.last_unix_ms: int | None = None
         self.committed_unix_ms: int | None = None
@@ -66,6 +68,7 @@ class AttemptProjection:
             return f"refused: {error}"
         if len(self.records) < RECORDS_KEPT:
             self.records.append(record)
+        self.sources.read(record)
         self.first_unix_ms = self.first_unix_ms or record.at_unix_ms
         self.last_unix_ms = record.at_unix_ms
         if self.state.drain_count != drains:
@@ -143,7 +146,7 @@ class Projection:
         newest = job.newest
         return status_of(
             newest.state,
-            newest.records,
+            blind=newest.sources.blind(),
             now_unix_ms=now_unix_ms,
             committed_unix_ms=newest.committed_unix_ms,
             last_unix_ms=newest.last_unix_ms,

@@ -195,17 +195,13 @@ def _ranks(state: State, attempt: AttemptProjection) -> Text:
 
 
 def _blind(attempt: AttemptProjection, now_unix_ms: int) -> Iterator[Text]:
-    from drainfsm.views.sources import source_health
-
-    for (source, node), health in sorted(source_health(attempt.records).items()):
-        since = health.unknown_since_unix_ms
-        if since is not None:
-            age = span(max(0, now_unix_ms - since))
-            yield Text(
-                f"  source {printable(source)} on node {node} cannot tell for {age}: "
-                f"{printable(health.detail)}",
-                "red",
-            )
+    for blind in attempt.sources.blind():
+        age = span(max(0, now_unix_ms - blind.since_unix_ms))
+        yield Text(
+            f"  source {printable(blind.source)} on node {blind.node} cannot tell for {age}: "
+            f"{printable(blind.detail)}",
+            "red",
+        )
 
 
 def _tail(job: JobProjection, selection: Selection, room: int) -> list[Text]:

@@ -26,18 +26,46 @@ class SourceHealth(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-def source_health(records: Iterable[Record]) -> dict[tuple[str, int], SourceHealth]:
-    """By source and node, after the records of one attempt in their order."""
-    found: dict[tuple[str, int], SourceHealth] = {}
-    for record in records:
+class BlindSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that cannot tell now."""
+
+    source: str
+    node: int
+    since_unix_ms: int
+    detail: str
+
+
+class SourceLedger:
+    """The sources of one attempt. Read its records in their order."""
+
+    def __init__(self) -> None:
+        self.health: dict[tuple[str, int], SourceHealth] = {}
+        """By source and node."""
+
+    def read(self, record: Record) -> None:
         for event in record.events:
             if isinstance(event, SourceUnknown):
                 place = (event.source, event.node)
-                found[place] = _fell_silent(found.get(place, SourceHealth()), event)
-            elif isinstance(event, SourceRecovered) and (event.source, event.node) in found:
+                before = self.health.get(place, SourceHealth())
+                self.health[place] = _fell_silent(before, event)
+            elif isinstance(event, SourceRecovered) and (event.source, event.node) in self.health:
                 place = (event.source, event.node)
-                found[place] = _recovered(found[place], at_unix_ms=record.at_unix_ms)
-    return found
+                self.health[place] = _recovered(self.health[place], at_unix_ms=record.at_unix_ms)
+
+    def blind(self) -> tuple[BlindSource, ...]:
+        return tuple(
+            BlindSource(source=source, node=node, since_unix_ms=since, detail=health.detail)
+            for (source, node), health in sorted(self.health.items())
+            if (since := health.unknown_since_unix_ms) is not None
+        )
+
+
+def sources_of(records: Iterable[Record]) -> SourceLedger:
+    """After the records of one attempt."""
+    ledger = SourceLedger()
+    for record in records:
+        ledger.read(record)
+    return ledger
 
 
 def _fell_silent(before: SourceHealth, event: SourceUnknown) -> SourceHealth:

@@ -16,7 +16,7 @@ from drainfsm.core.state import Phase, State, first_state
 from drainfsm.core.text import printable, span
 from drainfsm.views.attempts import COMMITS
 from drainfsm.views.replay import AttemptLog, replay_attempt
-from drainfsm.views.sources import source_health
+from drainfsm.views.sources import BlindSource, sources_of
 
 
 class NoticeForecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,13 +28,6 @@ class NoticeForecast(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str
     """Why the save would be skipped; empty: it would be made."""
-
-
-class BlindSource(msgspec.Struct, frozen=True, kw_only=True):
-    source: str
-    node: int
-    since_unix_ms: int
-    detail: str
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +71,7 @@ def status(
     state, committed_unix_ms = _folded(newest, counted)
     return status_of(
         state,
-        counted,
+        blind=sources_of(counted).blind(),
         now_unix_ms=now_unix_ms,
         committed_unix_ms=committed_unix_ms,
         last_unix_ms=max((record.at_unix_ms for record in counted), default=None),
@@ -88,8 +81,8 @@ def status(
 
 def status_of(
     state: State,
-    counted: Sequence[Record],
     *,
+    blind: tuple[BlindSource, ...],
     now_unix_ms: int,
     committed_unix_ms: int | None,
     last_unix_ms: int | None,
@@ -116,7 +109,7 @@ def status_of(
         last_record_age_ms=0 if last_unix_ms is None else now_unix_ms - last_unix_ms,
         save_bytes=attempt.load.save_bytes,
         sample_count=len(attempt.samples),
-        blind=tuple(_blind(counted)),
+        blind=blind,
         answers=tuple(_answers(state, now_unix_ms, windows_ms)),
     )
 
@@ -132,19 +125,6 @@ def _folded(log: AttemptLog, counted: Sequence[Record]) -> tuple[State, int | No
             if isinstance(event, COMMITS):
                 committed_unix_ms = record.at_unix_ms
     return state, committed_unix_ms
-
-
-def _blind(counted: Sequence[Record]) -> list[BlindSource]:
-    return [
-        BlindSource(
-            source=source,
-            node=node,
-            since_unix_ms=health.unknown_since_unix_ms,
-            detail=health.detail,
-        )
-        for (source, node), health in sorted(source_health(counted).items())
-        if health.unknown_since_unix_ms is not None
-    ]
 
 
 def _answers(state: State, now_unix_ms: int, windows_ms: Sequence[int]) -> list[NoticeForecast]:

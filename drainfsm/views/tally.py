@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from drainfsm.views.attempts import AttemptReport, Ending, Seen
-from drainfsm.views.sources import SourceHealth, source_health
+from drainfsm.views.sources import SourceHealth, sources_of
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +159,7 @@ class Tally:
         for sample in seen.samples:
             self._durable.add(sample.durable_ms)
             self._commit.add(sample.commit_ms)
-        for place, health in source_health(seen.replay.counted).items():
+        for place, health in sources_of(seen.replay.counted).health.items():
             self._sources[place] = _added(self._sources.get(place), *place, health)
 
     def _add_restart(self, attempt: AttemptReport) -> None:

@@ -119,7 +119,7 @@ def under(
     settings: OtherSettings, budget: Budget, attempt: Attempt, *, opened_unix_ms: int
 ) -> Budget:
     """The same evaluation with other settings, and the same saves on record."""
-    allowances = _allowances(settings, attempt.allowances)
+    allowances = replace(attempt.allowances, **settings.allowances)
     deadline_unix_ms = budget.deadline_unix_ms
     if settings.grace_ms is not None:
         deadline_unix_ms = opened_unix_ms + settings.grace_ms
@@ -144,7 +144,3 @@ def under(
     )
     needed_ms = made.needed_ms - made.durable.value_ms + durable.value_ms
     return replace(made, durable=durable, needed_ms=needed_ms, fits=made.remaining_ms > needed_ms)
-
-
-def _allowances(settings: OtherSettings, allowances: Allowances) -> Allowances:
-    return replace(allowances, **settings.allowances)

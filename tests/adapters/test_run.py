@@ -12,7 +12,7 @@ from drainfsm.core.notice import NoticeClass
 from drainfsm.core.state import Phase
 from drainfsm.testing.metadata import AwsMetadataServer, AzureMetadataServer
 from drainfsm.testing.metadata.server import Request, Response
-from drainfsm.views.sources import source_health
+from drainfsm.views.sources import sources_of
 from drainfsm_kit.running import RunningJob, running_job
 
 AWS = {"source": ["aws"], "adapters": {"aws": {"poll_s": "1"}}}
@@ -127,11 +127,11 @@ def test_an_endpoint_that_dies_is_on_record_and_the_job_goes_on(
     assert unknown.source.startswith("aws/")
     assert unknown.detail
     place = (unknown.source, 0)
-    assert source_health(job.records())[place].unknown_since_unix_ms is not None
+    assert sources_of(job.records()).health[place].unknown_since_unix_ms is not None
     aws.start()
     job.wait_for(e.SourceRecovered, count=len(job.find(e.SourceUnknown)))
     job.wait(
-        lambda: source_health(job.records())[place].unknown_since_unix_ms is None or None,
+        lambda: sources_of(job.records()).health[place].unknown_since_unix_ms is None or None,
         what="recovery",
     )
     aws.interrupt(in_ms=60_000)

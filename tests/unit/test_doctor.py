@@ -241,7 +241,7 @@ def test_a_stream_that_forgets_and_one_without_a_second_copy(
         await connection.close()
 
     asyncio.run(change("CREATE", storage="file", max_age=10**9))
-    assert "no append-only log: " in the_only(broker(tmp_path, own_nats_server.url)).seen
+    assert "not an append-only log: " in the_only(broker(tmp_path, own_nats_server.url)).seen
     asyncio.run(change("DELETE"))
 
     async def create() -> None:
