@@ -59,7 +59,9 @@ class SlurmAdapter:
         self._context = context
         self._options = slurm_options(context.options)
         self._run = run_of(os.environ)
-        self._scontrol = Scontrol(self._options, job_name=self._run.job_name)
+        self._scontrol = Scontrol(
+            self._options, now_unix_ms=context.now_unix_ms, job_name=self._run.job_name
+        )
         self._facts = RunFacts()
         self._ledger: Ledger | None = None
         self._warned_unix_ms: int | None = None
@@ -90,7 +92,7 @@ class SlurmAdapter:
         health = self._health("job", sink)
         while True:
             async with self._trying(health, sink):
-                await self._learn_limits()
+                await self._learn_limits(sink)
                 job = await self._read_job()
                 health.told()
                 unsure = self._settle_job(ledger, job)
@@ -134,12 +136,20 @@ class SlurmAdapter:
             now = self._context.now_unix_ms()
             health.silent(detail=str(error), since_unix_ms=began, now_unix_ms=now)
 
-    async def _learn_limits(self) -> None:
-        """Read the site's configuration, once."""
-        if not self._facts.limits_known:
-            partition = os.environ.get("SLURM_JOB_PARTITION", "")
-            limits = await self._scontrol.limits(partition, timeout_s=self._timeout_s())
-            self._facts.configured(limits)
+    async def _learn_limits(self, sink: NoticeSink) -> None:
+        """Read the site's configuration, once, and how far its clock is off ours."""
+        if self._facts.limits_known:
+            return
+        partition = os.environ.get("SLURM_JOB_PARTITION", "")
+        limits = await self._scontrol.limits(partition, timeout_s=self._timeout_s())
+        self._facts.configured(limits)
+        if self._scontrol.ahead_s:
+            sink.unknown(
+                source=f"{SOURCE}/clock",
+                since_unix_ms=self._context.now_unix_ms(),
+                detail=f"slurmctld's clock is {self._scontrol.ahead_s:+d} s off this machine's: "
+                "its times are converted",
+            )
 
     async def _read_job(self) -> SlurmJob:
         return await self._scontrol.job(self._run.job_id, timeout_s=self._timeout_s())

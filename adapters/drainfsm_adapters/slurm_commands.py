@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from drainfsm_adapters.slurm_options import SlurmOptions
 from drainfsm_adapters.slurm_records import (
@@ -13,6 +14,8 @@ from drainfsm_adapters.slurm_records import (
     SlurmLimits,
     SlurmNode,
     SlurmReservation,
+    ahead_s,
+    by_our_clock,
     job_of,
     limits_of,
     nodes_of,
@@ -28,6 +31,10 @@ NO_CONTACT = re.compile(
 
 TRIES = 3
 """Slurm sends SIGTERM twice, within milliseconds."""
+
+
+def wall_clock_unix_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class SlurmFailedError(Exception):
@@ -91,9 +98,20 @@ async def run_command(
 
 
 class Scontrol:
-    """The questions and orders that this adapter has. All raise ``SlurmFailedError``."""
+    """The questions and orders that this adapter has. All raise ``SlurmFailedError``. Answers state
+    times by our clock, once ``limits`` has compared it with slurmctld's."""
 
-    def __init__(self, options: SlurmOptions, *, job_name: str = "") -> None:
+    def __init__(
+        self,
+        options: SlurmOptions,
+        *,
+        now_unix_ms: Callable[[], int] = wall_clock_unix_ms,
+        job_name: str = "",
+    ) -> None:
+        self.ahead_s = 0
+        """Slurmctld's clock less ours."""
+
+        self._now_unix_ms = now_unix_ms
         self._job_name = job_name
         self._program = options.scontrol
         self._job_format = "--json" if options.json else "-o"
@@ -107,17 +125,21 @@ class Scontrol:
             raise SlurmFailedError(f"scontrol show job: not understood: {error}") from error
         if found is None:
             raise SlurmFailedError(f"slurmctld does not know job {job_id}")
-        return found
+        return by_our_clock(found, self.ahead_s)
 
     async def nodes(self, names: str, *, timeout_s: float) -> tuple[SlurmNode, ...]:
         return nodes_of(await self._run("-o", "show", "node", names, timeout_s=timeout_s))
 
     async def reservations(self, *, timeout_s: float) -> tuple[SlurmReservation, ...]:
-        return reservations_of(await self._run("-o", "show", "reservation", timeout_s=timeout_s))
+        shown = await self._run("-o", "show", "reservation", timeout_s=timeout_s)
+        return tuple(by_our_clock(one, self.ahead_s) for one in reservations_of(shown))
 
     async def limits(self, partition: str, *, timeout_s: float) -> SlurmLimits:
         """The site's configuration; a partition that is hidden from us is left out."""
+        sent_unix_ms = self._now_unix_ms()
         config = await self._run("show", "config", timeout_s=timeout_s)
+        received_unix_ms = self._now_unix_ms()
+        self.ahead_s = ahead_s(config, sent_unix_ms=sent_unix_ms, received_unix_ms=received_unix_ms)
         described = ""
         if partition:
             described = await self._run("-o", "show", "partition", partition, timeout_s=timeout_s)

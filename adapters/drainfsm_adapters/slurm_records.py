@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,12 +27,16 @@ ENDING = frozenset(
 """States in which the processes of a run are ended, or gone. Any other counts as running."""
 
 HOSTS_MAX = 65_536
+CLOSE_S = 2
+"""Clocks that differ by less are taken for right: Slurm ends no job within so short a time."""
+
 NO_LIMIT_AHEAD_S = 365 * 86_400
 """An end further ahead is Slurm's way to write "no limit"."""
 
 _BEHIND_NAME = re.compile(r" UserId=\S+\(\d+\) GroupId=")
 _FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:.&-]*)=(\S*)")
 _HOSTS = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_AS_OF = re.compile(r"Configuration data as of ([0-9]+)$", re.MULTILINE)
 _SETTING = re.compile(r"^\s*(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 
 
@@ -95,6 +99,9 @@ class SlurmLimits(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def preemption_requeues(self) -> bool:
         return "REQUEUE" in self.preempt_mode.upper()
+
+
+Timed = TypeVar("Timed", SlurmJob, SlurmReservation)
 
 
 class RunFacts:
@@ -203,6 +210,27 @@ def limits_of(*, config: str, partition: str) -> SlurmLimits:
         grace_s=_leading_number(fields.get("GraceTime", "")),
         preempt_mode=fields.get("PreemptMode", "") or settings.get("PreemptMode", ""),
     )
+
+
+def ahead_s(config: str, *, sent_unix_ms: int, received_unix_ms: int) -> int:
+    """How far slurmctld's clock is ahead of ours, by ``scontrol show config``, rounded up: its
+    times less that are never late. 0: within ``CLOSE_S``, or it does not tell."""
+    found = _AS_OF.match(config)
+    stated = None if found is None else whole_number(found[1])
+    if stated is None:
+        return 0
+    low_ms, high_ms = stated * 1_000 - received_unix_ms, (stated + 1) * 1_000 - sent_unix_ms
+    if low_ms <= CLOSE_S * 1_000 and high_ms >= -CLOSE_S * 1_000:
+        return 0
+    return -(-high_ms // 1_000)
+
+
+def by_our_clock(record: Timed, ahead_s: int) -> Timed:
+    """Slurm's nodes may be minutes apart, and Slurm still works."""
+    names = (name for name in record.__struct_fields__ if name.endswith("_unix_s"))
+    stated = {name: value for name in names if (value := getattr(record, name)) is not None}
+    moved = {name: value - ahead_s for name, value in stated.items()}
+    return msgspec.structs.replace(record, **moved) if ahead_s else record
 
 
 def _fields(line: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ The real one is asked in ``tests/slurm``.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,6 +48,10 @@ cat "answers/$what" 2>/dev/null || { echo "$what refused" >&2; exit 1; }
 """
 
 
+SLOW_MS = 60_000
+"""More than a busy machine takes for a command."""
+
+
 class Program:
     """Answers with recorded files, and notes what it was asked. ``hang``: it never answers."""
 
@@ -57,7 +62,7 @@ class Program:
         self.path = directory / "scontrol"
         self.path.write_text(SCRIPT)
         self.path.chmod(0o755)
-        self.answer("config", "config.txt")
+        self.clock_ahead_s(0)
         self.answer("partition", "partition.txt")
         self.answer("node", "nodes.txt")
         self.answer("reservation", text="No reservations in the system\n")
@@ -67,6 +72,13 @@ class Program:
         for key, value in changed.items():
             said = said.replace(f"{key}=", f"{key}={value} Old{key}=")
         (self._directory / "answers" / what).write_text(said)
+
+    def clock_ahead_s(self, seconds: int) -> None:
+        """Of slurmctld, as its configuration says in passing."""
+        line, rest = (DATA / "config.txt").read_text().split("\n", 1)
+        now_unix_s = Clock().now_unix_ms() // 1_000 + seconds
+        line = re.sub(r"[0-9]+", str(now_unix_s), line)
+        self.answer("config", text=f"{line}\n{rest}")
 
     def hang(self) -> None:
         (self._directory / "hangs").touch()
@@ -128,6 +140,25 @@ def test_it_keeps_the_contract_of_adapters(program: Program) -> None:
     made_one = made(program)
     assert isinstance(made_one, Interpreter)
     assert isinstance(made_one, Staying)
+
+
+@pytest.mark.parametrize("ahead_s", [90, -90])
+def test_a_clock_that_is_off_moves_no_end(program: Program, ahead_s: int) -> None:
+    """Of Slurm's nodes some may be minutes apart."""
+    program.clock_ahead_s(ahead_s)
+    program.answer("job", "running.txt", **end_in(600 + ahead_s))
+
+    async def story() -> RecordingSink:
+        async with watching(made(program, node_drain="ignore")) as sink:
+            await sink.until(lambda: len(sink.notices) == 1)
+            return sink
+
+    sink = asyncio.run(story())
+    deadline_unix_ms = sink.notices[0].deadline_unix_ms
+    assert deadline_unix_ms is not None
+    left_ms = deadline_unix_ms - sink.notices[0].received_unix_ms
+    assert 600_000 - SLOW_MS < left_ms <= 600_000, "never later than slurmctld means"
+    assert sink.unknown_now == ["slurm/clock"]
 
 
 def test_a_preemption_hardens_the_notice_of_the_end(program: Program) -> None:

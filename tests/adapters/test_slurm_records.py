@@ -8,6 +8,8 @@ import pytest
 
 from drainfsm_adapters.slurm_records import (
     SlurmJob,
+    ahead_s,
+    by_our_clock,
     hosts_of,
     job_of,
     limits_of,
@@ -187,3 +189,25 @@ def test_json_may_hold_null_and_infinity_anywhere() -> None:
     assert endless is not None
     assert (endless.states, endless.end_unix_s) == (frozenset({"RUNNING"}), None)
     assert job_of('{"jobs": null}', job_id="7") is None
+
+
+@pytest.mark.parametrize(
+    ("stated_unix_s", "ahead"), [(1_000, 0), (1_002, 0), (998, 0), (1_060, 61), (940, -59)]
+)
+def test_a_clock_is_off_by_what_slurmctld_says_the_time_is(stated_unix_s: int, ahead: int) -> None:
+    """Rounded so that no end is later than it is; a little is taken for nothing."""
+    config = f"Configuration data as of {stated_unix_s}\nKillWait = 30 sec\n"
+    assert ahead_s(config, sent_unix_ms=1_000_000, received_unix_ms=1_000_400) == ahead
+
+
+@pytest.mark.parametrize(
+    "config", ["", "Configuration data as of 2026-11-30T09:00:00\n", "as of 7"]
+)
+def test_where_slurmctld_does_not_tell_the_time_its_clock_is_ours(config: str) -> None:
+    assert ahead_s(config, sent_unix_ms=1_000_000, received_unix_ms=1_000_400) == 0
+
+
+def test_all_times_of_a_record_are_moved_alike() -> None:
+    one = SlurmJob(job_id="1", states=frozenset(), start_unix_s=100, end_unix_s=200)
+    moved = by_our_clock(one, 60)
+    assert (moved.start_unix_s, moved.end_unix_s, moved.preempt_unix_s) == (40, 140, None)
