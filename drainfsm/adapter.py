@@ -147,6 +147,14 @@ class Requeuer(Protocol):
 
 
 @runtime_checkable
+class LastRequeuer(Requeuer, Protocol):
+    """Optional for a requeuer after whose act the platform may take the machine at once, as an
+    acknowledgement does: it is asked when the acts of all others are done."""
+
+    takes_machine: bool
+
+
+@runtime_checkable
 class Interpreter(Protocol):
     """Optional for a source, where the platform sends signals and knows why."""
 

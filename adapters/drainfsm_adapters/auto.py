@@ -165,6 +165,9 @@ def build(cloud: str, context: AdapterContext) -> NoticeSource:
 class AutoAdapter:
     """Becomes the adapter of the cloud that it finds."""
 
+    takes_machine = True
+    """On some."""
+
     def __init__(self, context: AdapterContext) -> None:
         self._context = context
         self._found: NoticeSource | None = None

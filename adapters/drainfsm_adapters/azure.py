@@ -283,6 +283,9 @@ def observed(event: Event) -> Observed:
 class AzureAdapter(CloudAdapter):
     """Scheduled Events, acknowledged in the end by one VM for each event."""
 
+    takes_machine = True
+    """What is acknowledged begins at once."""
+
     def __init__(self, context: AdapterContext, events: ScheduledEvents) -> None:
         super().__init__(context, events.platform())
         self._events = events

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from drainfsm.adapter import (
     Adapter,
     AdapterContext,
     Cordon,
     Departure,
     Interpreter,
+    LastRequeuer,
     Notice,
     NoticeSource,
     Requeuer,
@@ -248,15 +251,18 @@ class RunningAdapters:
                 await adapter.stay()
 
     async def left(self, departure: Departure) -> None:
-        """The whole job has left: every adapter's last act, side by side. What it has left for is
-        remembered first, since an acknowledged machine may go at once."""
+        """The whole job has left: every adapter's last act, side by side; at the end those after
+        which the machine may go at once. What it has left for is remembered first of all."""
+        give_up_ms = loop_ms() + departure.timeout_ms
         await self._remember(departure)
-        acts = [
-            self._left(name, adapter, departure)
-            for name, adapter in self._adapters.items()
-            if isinstance(adapter, Requeuer)
-        ]
-        await asyncio.gather(*acts)
+        requeuers = {n: a for n, a in self._adapters.items() if isinstance(a, Requeuer)}
+        last = {
+            n: a for n, a in requeuers.items() if isinstance(a, LastRequeuer) and a.takes_machine
+        }
+        first = {name: requeuers[name] for name in requeuers if name not in last}
+        for acts in (first, last):
+            left = replace(departure, timeout_ms=max(0, give_up_ms - loop_ms()))
+            await asyncio.gather(*(self._left(name, act, left) for name, act in acts.items()))
 
     async def _remember(self, departure: Departure) -> None:
         memory = self._memory
