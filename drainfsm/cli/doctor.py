@@ -22,6 +22,7 @@ from drainfsm.doctor.job import check_command, check_nodes, check_window
 from drainfsm.doctor.platforms import check_sources
 from drainfsm.doctor.storage import check_store
 from drainfsm.errors import DrainfsmError
+from drainfsm.log.server import agents_inbox
 from drainfsm.policy.plan import plan
 from drainfsm.runtime.clock import Clock
 from drainfsm.store import CommitLog, open_store
@@ -107,7 +108,7 @@ def patient_of(
         command=tuple(command),
         store_url=store,
         state_dir=settings.state_dir,
-        nats_url=given("nats"),
+        nats=settings.nats_with(agents_inbox(settings.job)),
         sources=tuple(sources) if isinstance(sources, list | tuple) else (),
         node_count=node_count,
         node_rank=int(given("node_rank") or 0),

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from drainfsm.cli.options import Parser, add_options
+from drainfsm.cli.options import NATS_KEYS, Parser, add_options
 from drainfsm.cli.settings import load_settings
 from drainfsm.core.text import printable
 from drainfsm.errors import BrokerError, ConfigError
@@ -24,7 +24,7 @@ from the journals in --state-dir."""
 
 def add_log_options(parser: Parser, *more: str) -> None:
     """``more``: keys of options besides those that say where the log is."""
-    add_options(parser, ("job", "nats", "state_dir", *more))
+    add_options(parser, ("job", *NATS_KEYS, "state_dir", *more))
     parser.add_argument("--file", metavar="PATH", type=Path, help="exported file, or a journal")
     parser.add_argument("--epoch", metavar="N", type=int, help="only this attempt")
 
@@ -43,12 +43,12 @@ def read_history(arguments: argparse.Namespace) -> History:
             logs = tuple(log for log in history.logs if log.job_id == settings.job)
             history = History(logs=logs, damage=history.damage)
         where = str(arguments.file)
-    elif nats := settings.given("nats"):
-        from drainfsm.log.link import public
+    elif server := settings.nats:
+        from drainfsm.log.server import public
 
-        where = f"the stream at {public(str(nats))}"
+        where = f"the stream at {public(server)}"
         try:
-            history = read_stream(str(nats), job_id=settings.job)
+            history = read_stream(server, job_id=settings.job)
         except BrokerError as error:
             raise BrokerError(f"{error} (journals of this machine: leave --nats out)") from error
     else:

@@ -33,6 +33,8 @@ COMMANDS = {
     "doctor": "try an environment before a job is trusted to it",
     "policy": "who may preempt whom, when a job comes back, and who evicts whom in circles",
     "report": "what a job's history costs: rates and durations over all attempts",
+    "auth": "credentials and permissions for users of a NATS server",
+    "stream": "make or check the stream of the log, for administrators",
     "export": "write a job's log into a file",
     "drill": "rehearse a restore, and record whether it would work",
     "gc": "remove generations that no restart can ask for",

@@ -43,6 +43,24 @@ class Option(NamedTuple):
         return self.field or self.key
 
 
+NATS_ACCESS: tuple[Option, ...] = tuple(
+    Option(f"nats_{key}", metavar, text)
+    for key, metavar, text in (
+        ("user", "NAME", "of the NATS server"),
+        ("password_file", "FILE", "the user's password"),
+        ("token_file", "FILE", "a token in place of user and password"),
+        ("nkey", "FILE", "the user's nkey seed"),
+        ("creds", "FILE", "the user's JWT and seed"),
+        ("tlscert", "FILE", "certificate that is shown to the NATS server"),
+        ("tlskey", "FILE", "its private key"),
+        ("tlsca", "FILE", "authority that the NATS server's certificate is checked against"),
+        ("inbox_prefix", "SUBJECT", "of the subjects that answers come to"),
+    )
+)
+"""Named as the tools of NATS name them. Secrets stand in files: a command line is read by all."""
+
+NATS_KEYS = ("nats", *(option.key for option in NATS_ACCESS))
+
 RUN_OPTIONS: tuple[Option, ...] = (
     Option("job", "NAME", "name of the job; outlives restarts"),
     Option("store", "URL_OR_PATH", "checkpoint store: a directory, s3://, gs:// or az://"),
@@ -53,6 +71,13 @@ RUN_OPTIONS: tuple[Option, ...] = (
         shape="switch",
     ),
     Option("nats", "URL", "NATS server for the event log; none: an embedded one"),
+    *NATS_ACCESS,
+    Option(
+        "require_durable_log",
+        "BOOL",
+        "do not start where the NATS server may lose what it has acknowledged",
+        shape="switch",
+    ),
     Option("nnodes", "N", "number of agents that form the job"),
     Option("node_rank", "R", "number of this agent, from 0"),
     Option("coordinator", "HOST:PORT", "where node 0 coordinates; needed with several nodes"),
@@ -195,6 +220,8 @@ def add_options(
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in OPTIONS if keys is None else [BY_KEY[key] for key in keys]:
         title = f"[{option.table}] of drainfsm.toml" if option.table else "the job"
+        if option in NATS_ACCESS:
+            title = "what is shown to the NATS server"
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         default = (defaults or {}).get(option.key)

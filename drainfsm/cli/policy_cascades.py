@@ -50,9 +50,9 @@ def show_cascades(arguments: argparse.Namespace, rules: CascadeRules) -> int:
 def _history(arguments: argparse.Namespace) -> History:
     """Without ``--job``, the stream of all jobs."""
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
-    nats = settings.given("nats")
-    if nats and arguments.file is None and settings.given("job") is None:
-        return read_stream(str(nats))
+    server = settings.nats
+    if server and arguments.file is None and settings.given("job") is None:
+        return read_stream(server)
     return read_history(arguments)
 
 

@@ -147,8 +147,8 @@ def _jobs(arguments: argparse.Namespace) -> Iterator[History]:
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
     if arguments.file is not None:
         return jobs_of_file(arguments.file)
-    if nats := settings.given("nats"):
-        return jobs_of_stream(str(nats))
+    if server := settings.nats:
+        return jobs_of_stream(server)
     return jobs_of_state_dir(settings.state_dir)
 
 

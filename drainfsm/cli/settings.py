@@ -10,16 +10,19 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from drainfsm.cli.options import BY_KEY, OPTIONS, PREFIX, TABLES, Option, nearest
+from drainfsm.cli.options import BY_KEY, NATS_KEYS, OPTIONS, PREFIX, TABLES, Option, nearest
 from drainfsm.core.budget import Allowances
 from drainfsm.core.foreign import UNREADABLE
 from drainfsm.core.orders import CapacitySettings, CheckpointSettings
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.config import RANK_VARIABLES, RunConfig, check_job_name
+
+if TYPE_CHECKING:
+    from drainfsm.log.server import NatsServer
 
 CONFIG_VARIABLE = "DRAINFSM_CONFIG"
 CONFIG_FILE = "drainfsm.toml"
@@ -110,6 +113,27 @@ class Settings:
                 f"{error}: there is no place for the state directory; give --state-dir, or set "
                 "DRAINFSM_STATE_DIR"
             ) from error
+
+    @property
+    def nats(self) -> NatsServer | None:
+        """Of somebody who reads; None: no server is named.
+
+        Raises:
+            ConfigError: an option or a file of it will not do.
+        """
+        from drainfsm.log.server import READERS_INBOX
+
+        return self.nats_with(READERS_INBOX)
+
+    def nats_with(self, inbox_prefix: str) -> NatsServer | None:
+        """The same of somebody else; ``inbox_prefix``: where the options name none."""
+        from drainfsm.log.server import server_of
+
+        options = {key: str(self.given(key) or "") for key in NATS_KEYS}
+        server = server_of(options, inbox_prefix=inbox_prefix)
+        if server.url:
+            server.check()
+        return server if server.url else None
 
     @property
     def allowances(self) -> Allowances:

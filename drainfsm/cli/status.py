@@ -75,7 +75,7 @@ def _print_stream(state_dir: str | None, job: str) -> None:
     info = read_run_info(settings.state_dir, job)
     if info is None or not info.nats_url:
         return
-    from drainfsm.log.link import public
+    from drainfsm.log.server import public
 
     print(f"  the log is followed at {public(info.nats_url)}, subjects drainfsm.v1.{job}.*")
     print(f"  (its URL, which may hold a token: nats_url in run.json of {settings.state_dir})")

@@ -68,13 +68,13 @@ def _reader(arguments: argparse.Namespace) -> Reader:
     from drainfsm.views.watch import Reader
 
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
-    nats = str(settings.given("nats") or "")
+    nats = settings.nats
     if arguments.file is None and not nats and settings.given("job") is None:
         raise ConfigError("watch: give --nats for all jobs, or --job for the journals here")
     return Reader(
         clock=Clock().now_unix_ms,
         job=None if settings.given("job") is None else settings.job,
-        nats=nats,
+        nats=nats or "",
         file=arguments.file,
         state_dir=settings.state_dir,
     )

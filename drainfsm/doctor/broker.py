@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from drainfsm.doctor.findings import Finding, Patient, note, right, warning
 from drainfsm.errors import BrokerError
 from drainfsm.log.jetstream import connect
-from drainfsm.log.link import public
+from drainfsm.log.server import NatsServer, public
 
 CONNECT_S = 5.0
 
 
 async def check_broker(patient: Patient) -> list[Finding]:
-    if not patient.nats_url:
+    if patient.nats is None:
         return [note("log", "no --nats: node 0 starts a server of its own, on its disk alone")]
-    return list(await _tried(patient))
+    return list(await _tried(patient.nats))
 
 
-async def _tried(patient: Patient) -> Iterator[Finding]:
-    where = public(patient.nats_url)
+async def _tried(server: NatsServer) -> Iterator[Finding]:
+    where = public(server)
     try:
-        connection = await connect(patient.nats_url, timeout_s=CONNECT_S)
+        connection = await connect(server, timeout_s=CONNECT_S)
     except BrokerError as problem:
         return iter([_away(where, problem)])
     try:
@@ -37,7 +37,7 @@ async def _tried(patient: Patient) -> Iterator[Finding]:
             "log",
             text,
             why="the shared history would have a gap; journals and store keep theirs",
-            fix="nats stream edit DRAINFSM --replicas 3, and `sync_interval: always` in its server",
+            fix="drainfsm stream check --nats URL --monitor URL   # docs/nats.md, What may be lost",
         )
         for text in told
     )
@@ -48,5 +48,5 @@ def _away(where: str, problem: BrokerError) -> Finding:
         "log",
         f"{where}: {problem}",
         why="dashboards and postmortems elsewhere would see nothing; drains do not need it",
-        fix="nats account info   # the user needs publish on drainfsm.v1.> and $JS.API.>",
+        fix="drainfsm auth init -o keys --job NAME   # what the user needs; docs/nats.md",
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from drainfsm.core.budget import Allowances
+from drainfsm.log.server import NatsServer
 
 
 class Severity(enum.StrEnum):
@@ -58,7 +59,7 @@ class Patient(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: none was named."""
 
     state_dir: Path
-    nats_url: str
+    nats: NatsServer | None
     sources: tuple[str, ...]
     node_count: int
     node_rank: int

@@ -16,6 +16,7 @@ from drainfsm.lazy import lazy_names
 __all__ = [
     "Connection",
     "Journal",
+    "NatsServer",
     "Record",
     "connect",
     "journals",
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     from drainfsm.core.records import Record
     from drainfsm.log.jetstream import Connection, connect
     from drainfsm.log.journal import Journal, journals, read_journal
+    from drainfsm.log.server import NatsServer
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "Connection": "drainfsm.log.jetstream",
             "Journal": "drainfsm.log.journal",
+            "NatsServer": "drainfsm.log.server",
             "Record": "drainfsm.core.records",
             "connect": "drainfsm.log.jetstream",
             "journals": "drainfsm.log.journal",

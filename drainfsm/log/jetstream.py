@@ -14,6 +14,7 @@ from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import BrokerError, RecordRefusedError, RecordUnreadableError, StaleWriterError
 from drainfsm.log import stream as api
 from drainfsm.log.link import CLOSE_S, CONNECT_S, Link, Report
+from drainfsm.log.server import NatsServer
 from drainfsm.log.tail import Tail, TailBrokenError
 from drainfsm.log.wire import Batch, BrokerMessage, Wire
 
@@ -35,16 +36,18 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def connect(
-    url: str, *, timeout_s: float = CONNECT_S, on_error: Report | None = None
+    server: NatsServer | str, *, timeout_s: float = CONNECT_S, on_error: Report | None = None
 ) -> Connection:
     """Connect now; what is lost later is found again for ever, in the background.
 
-    ``on_error`` hears what no call is told: a lost connection, a denied permission.
+    ``server``: a URL does where no files are needed. ``on_error`` hears what no call is told: a
+    lost connection, a denied permission.
 
     Raises:
         BrokerError: no server answers in time, or it refuses the credentials.
+        ConfigError: a file of the server's options will not do.
     """
-    link = Link(url, on_error=on_error)
+    link = Link(server, on_error=on_error)
     await link.open(timeout_s=timeout_s)
     return Connection(link)
 
@@ -80,23 +83,33 @@ class Connection:
     async def ensure_stream(
         self, *, replicas: int = 1, sync_always: bool | None = None
     ) -> list[str]:
-        """Create the stream if it is not there; read back what it is. Returns warnings.
+        """Create the stream if it is not there; read back what it is. Returns what is to be told:
+        how acknowledged records may be lost, and that its room is short.
 
         Raises:
             BrokerError: no JetStream, or the stream is not an append-only log (names the fields).
         """
-        reply = await self._stream_info()
+        reply = await self.stream_info()
         if reply.error is not None and reply.error.err_code == api.STREAM_NOT_FOUND:
             body = api.create_request(replicas=replicas)
-            made = await self.link.call(f"$JS.API.STREAM.CREATE.{STREAM}", body, api.StreamReply)
+            try:
+                made = await self.link.call(api.CREATE, body, api.StreamReply)
+            except BrokerError as error:
+                raise BrokerError(
+                    f"there is no stream {STREAM}: {error}. Whoever may create it runs "
+                    "`drainfsm stream init`"
+                ) from error
             if made.error is not None and made.error.err_code != api.NAME_IN_USE:
                 raise BrokerError(f"cannot create stream {STREAM}: {made.error.description}")
             self._created_stream = True
-            reply = await self._stream_info()
+            reply = await self.stream_info()
         if reply.error is not None:
             raise BrokerError(f"cannot use stream {STREAM}: {reply.error.description}")
         api.check(reply.config, replicas=replicas)
-        return api.warnings(reply.config, sync_always=sync_always)
+        return [
+            *api.risks(reply.config, sync_always=sync_always),
+            *api.shortages(reply.config, reply.state),
+        ]
 
     async def stream_warnings(self) -> list[str]:
         """What may be lost of a stream that is there. Nothing is created: the first attempt does.
@@ -104,21 +117,38 @@ class Connection:
         Raises:
             BrokerError: no JetStream, or the stream is not an append-only log (names the fields).
         """
-        reply = await self._stream_info()
+        reply = await self.stream_info()
         if reply.error is not None and reply.error.err_code == api.STREAM_NOT_FOUND:
             return []
         if reply.error is not None:
             raise BrokerError(f"cannot use stream {STREAM}: {reply.error.description}")
         api.check(reply.config, replicas=1)
-        return api.warnings(reply.config, sync_always=None)
+        return [
+            *api.risks(reply.config, sync_always=None),
+            *api.shortages(reply.config, reply.state),
+        ]
 
     def created_stream(self) -> bool:
         """True once after ``ensure_stream`` found none: what an earlier one had is not in it."""
         created, self._created_stream = self._created_stream, False
         return created
 
-    async def _stream_info(self) -> api.StreamReply:
-        return await self.link.call(f"$JS.API.STREAM.INFO.{STREAM}", b"", api.StreamReply)
+    async def risks(self) -> list[str]:
+        """How an acknowledged record may be lost of the stream, as far as can be known.
+
+        Raises:
+            BrokerError: the stream cannot be asked for.
+        """
+        return api.risks((await self.stream_info()).config, sync_always=None)
+
+    async def stream_info(self, query: dict[str, str] | None = None) -> api.StreamReply:
+        """What the leader says of the stream; an error, too, is in it.
+
+        Raises:
+            BrokerError: no answer.
+        """
+        body = msgspec.json.encode(query) if query else b""
+        return await self.link.call(f"$JS.API.STREAM.INFO.{STREAM}", body, api.StreamReply)
 
     async def append(self, record: Record, *, after_sequence: int) -> int:
         """Store the record if ``after_sequence`` is the last of its subject (0: none yet).
@@ -144,6 +174,17 @@ class Connection:
                 f"stream {STREAM} refused record {record.id}: {error.description}{full}"
             )
         return ack.seq
+
+    async def count(self, subject: str) -> int:
+        """Messages of one subject, by the stream's leader: never an old answer.
+
+        Raises:
+            BrokerError: no answer, or no such stream.
+        """
+        reply = await self.stream_info({"subjects_filter": subject})
+        if reply.error is not None:
+            raise BrokerError(f"cannot read stream {STREAM}: {reply.error.description}")
+        return (reply.state.subjects or {}).get(subject, 0)
 
     async def last(self, subject: str) -> api.StoredMessage | None:
         """The last message of a subject, from the stream's leader: never an old answer."""
@@ -188,6 +229,20 @@ class Connection:
             for message in batch.messages:
                 yield message
 
+    async def delivered(self, subject: str) -> AsyncGenerator[BrokerMessage, None]:
+        """The same of one subject or pattern, for an agent: it may read its own job's subjects
+        only, and a server can check that of a consumer, not of a direct read."""
+        tail = Tail(self.link.client, subject, after_sequence=0)
+        self._tails.add(tail)
+        try:
+            for _ in range(await tail.open(self.link.call)):
+                yield await tail.next()
+        except TailBrokenError as error:
+            raise BrokerError(f"cannot read {subject}: {error}") from error
+        finally:
+            self._tails.discard(tail)
+            await tail.close()
+
     async def _batches(self, subject: str, *, after_sequence: int) -> AsyncGenerator[Batch, None]:
         pending = True
         while pending:
@@ -219,7 +274,7 @@ class Connection:
             self._wire.close()
             self._wire = None
         if self._wire is None:
-            self._wire = await Wire.open(self.link.url, timeout_s=CONNECT_S)
+            self._wire = await Wire.open(self.link.server, timeout_s=CONNECT_S)
         return self._wire
 
     async def follow(self, job_id: str = "") -> AsyncGenerator[Record, None]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Any, TypeVar
 
 import nats.errors
 from nats.aio.client import Client
@@ -14,7 +13,8 @@ from nats.aio.msg import Msg
 
 from drainfsm.core.backoff import backoff_s
 from drainfsm.core.foreign import read_json
-from drainfsm.errors import BrokerError, RecordRefusedError
+from drainfsm.errors import BrokerError, ConfigError, RecordRefusedError
+from drainfsm.log.server import INBOX, NO_TLS, NatsServer, public, server_at
 
 CONNECT_S = 2.0
 RECONNECT_WAIT_S, RECONNECT_WAIT_S_MAX = 0.25, 5.0
@@ -25,17 +25,36 @@ PING_S, PINGS_OUTSTANDING_MAX = 5, 2
 
 REQUEST_S = 5.0
 CLOSE_S = 2.0
+CANCEL_S = 0.1
+
+_DENIED = re.compile(r"permissions violation for publish to \"([^\"]+)\"", re.IGNORECASE)
 
 T = TypeVar("T")
 Report = Callable[[str], None]
 
 
+class _Client(Client):
+    """nats-py goes on in the clear where a server offers no TLS, and whoever stands between can
+    make that offer disappear."""
+
+    def __init__(self, *, private: bool) -> None:
+        super().__init__()
+        self._private = private
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:  # noqa: FBT001, FBT002
+        if self._private and initial_connection:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise nats.errors.Error(NO_TLS)
+            info["tls_required"] = True
+        await super()._process_info(info, initial_connection)
+
+
 class Link:
     """nats-py with settings for a log, and its errors as ``BrokerError``."""
 
-    def __init__(self, url: str, *, on_error: Report | None = None) -> None:
-        self.url = url
-        self.client = Client()
+    def __init__(self, server: NatsServer | str, *, on_error: Report | None = None) -> None:
+        self.server = server_at(server)
+        self.client: Client = _Client(private=self.server.private)
         self.last_error = ""
         self.reconnect_hooks: list[Callable[[], None]] = []
         self._tries = 0
@@ -43,8 +62,9 @@ class Link:
 
         self._on_error = on_error
         self._opening = False
-        self._calls: set[asyncio.Task[Msg]] = set()
-        self._dropped: set[asyncio.Task[Msg]] = set()
+        self._calls: dict[asyncio.Task[Msg], str] = {}
+        self._dropped: dict[asyncio.Task[Msg], str] = {}
+        """Requests that get no answer any more, and why."""
 
     @property
     def connected(self) -> bool:
@@ -60,34 +80,39 @@ class Link:
 
         Raises:
             BrokerError: no server answers in time, or it refuses the credentials.
+            ConfigError: a file of the server's options will not do.
         """
-        user, password, token = _credentials(self.url)
-        before, self._opening = _cancellations(), True
+        self.server.check()
+        self._opening = True
+        connecting = asyncio.create_task(
+            self.client.connect(
+                self.server.url.split(","),
+                error_cb=self._heard,
+                disconnected_cb=self._disconnected,
+                reconnected_cb=self._reconnected,
+                name="drainfsm",
+                tls=self.server.tls() if self.server.private else None,
+                inbox_prefix=self.server.inbox_prefix or INBOX,
+                connect_timeout=max(1, int(timeout_s)),
+                reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # a float is fine
+                max_reconnect_attempts=-1,
+                ping_interval=PING_S,
+                max_outstanding_pings=PINGS_OUTSTANDING_MAX,
+                **_shown(self.server),
+            )
+        )
         try:
-            async with asyncio.timeout(timeout_s):
-                await self.client.connect(
-                    self.url.split(","),
-                    error_cb=self._heard,
-                    disconnected_cb=self._disconnected,
-                    reconnected_cb=self._reconnected,
-                    name="drainfsm",
-                    user=user,
-                    password=password,
-                    token=token,
-                    connect_timeout=max(1, int(timeout_s)),
-                    reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # a float is fine
-                    max_reconnect_attempts=-1,
-                    ping_interval=PING_S,
-                    max_outstanding_pings=PINGS_OUTSTANDING_MAX,
-                )
-                if _cancellations() > before:
-                    raise asyncio.CancelledError
+            if not (await asyncio.wait({connecting}, timeout=timeout_s))[0]:
+                raise TimeoutError
+            connecting.result()
             self._tried(0)
         except (TimeoutError, OSError, ValueError, nats.errors.Error) as error:
+            await _end(connecting)
             await self.close()
             why = self.last_error or f"{error}" or "it does not answer"
-            raise BrokerError(f"cannot use the NATS server {public(self.url)}: {why}") from error
+            raise BrokerError(f"cannot use the NATS server {public(self.server)}: {why}") from error
         except BaseException:
+            await _end(connecting)
             await self.close()
             raise
         finally:
@@ -103,7 +128,7 @@ class Link:
         """
         if not self.connected:  # nats-py would keep the request, and send it at some later time
             raise BrokerError(
-                f"not connected to the NATS server {public(self.url)}: {self.last_error}"
+                f"not connected to the NATS server {public(self.server)}: {self.last_error}"
             )
         try:
             message = await self._request(subject, body, headers)
@@ -130,17 +155,17 @@ class Link:
         task = asyncio.create_task(
             self.client.request(subject, body, timeout=REQUEST_S, headers=headers)
         )
-        self._calls.add(task)
+        self._calls[task] = subject
         before = _cancellations()
         try:
             message = await task
         except asyncio.CancelledError:
             if task not in self._dropped or _cancellations() > before:
                 raise
-            raise BrokerError(f"the connection was lost before {subject} was answered") from None
+            raise BrokerError(self._dropped[task]) from None
         finally:
-            self._calls.discard(task)
-            self._dropped.discard(task)
+            self._calls.pop(task, None)
+            self._dropped.pop(task, None)
         if _cancellations() > before:
             raise asyncio.CancelledError
         return message
@@ -161,15 +186,29 @@ class Link:
             self._tried(self._tries + 1)
         if self._opening and "authorization" in self.last_error.lower():
             raise BrokerError(  # nats-py would ask again with the same credentials
-                f"the NATS server {public(self.url)} refuses the credentials: {self.last_error}"
+                f"the NATS server {public(self.server)} refuses the credentials: {self.last_error}"
             )
+        if self._deny(self.last_error):
+            return  # it is told by the call
         if self._on_error is not None:
-            self._on_error(f"NATS server {public(self.url)}: {self.last_error}")
+            self._on_error(f"NATS server {public(self.server)}: {self.last_error}")
+
+    def _deny(self, told: str) -> bool:
+        """A request that the server did not let through gets no answer: end it at once."""
+        found = _DENIED.search(told)
+        named = found[1].lower() if found else ""  # nats-py makes it lower case
+        denied = [task for task, subject in self._calls.items() if subject.lower() == named]
+        for task in denied:
+            self._drop(task, f"this user of the server may not publish {self._calls[task]}")
+        return bool(denied)
 
     async def _disconnected(self) -> None:
-        for task in self._calls:
-            self._dropped.add(task)
-            task.cancel()
+        for task, subject in list(self._calls.items()):
+            self._drop(task, f"the connection was lost before {subject} was answered")
+
+    def _drop(self, task: asyncio.Task[Msg], why: str) -> None:
+        self._dropped[task] = why
+        task.cancel()
 
     def _tried(self, tries: int) -> None:
         self._tries = tries
@@ -182,6 +221,13 @@ class Link:
             hook()
 
 
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel it until it is done: see ``_cancellations``."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_S)
+
+
 def _cancellations() -> int:
     """Of the running task, so far. nats-py waits by ``asyncio.wait_for``, which on Python 3.11
     loses a cancellation that comes in the same turn as the result."""
@@ -189,17 +235,23 @@ def _cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
-def public(url: str) -> str:
-    """The URL without its password or token."""
-    return re.sub(r"(^|//|,)[^/@,]*@", r"\1", url)
+def _shown(server: NatsServer) -> dict[str, Any]:
+    """What nats-py is given to show who this is; it reads files at every connect."""
+    if server.creds:
+        return {"user_credentials": server.creds}
+    if server.nkey:
+        return {"nkeys_seed": server.nkey}
+
+    def field(name: str) -> Callable[[], str]:
+        return lambda: _now(server)[name]
+
+    names = {"user": "user", "pass": "password", "auth_token": "token"}
+    return {names[name]: field(name) for name in server.shown("")}
 
 
-def _credentials(url: str) -> tuple[str | None, str | None, str | None]:
-    """User, password, token: decoded, and good for servers of the cluster that are found later."""
-    first = url.split(",")[0]
-    parts = urlsplit(first if "://" in first else f"nats://{first}")
-    if parts.username is None:
-        return None, None, None
-    if parts.password is None:
-        return None, None, unquote(parts.username)
-    return unquote(parts.username), unquote(parts.password), None
+def _now(server: NatsServer) -> dict[str, str]:
+    """Raises: nats.errors.Error: what nats-py takes for a failed try."""
+    try:
+        return server.shown("")
+    except ConfigError as error:
+        raise nats.errors.Error(f"{error}") from error

@@ -79,16 +79,16 @@ class Shipment:
         ``specs/models/Log.tla``).
         """
         self._sequence = None
-        last = await connection.last(self.subject)
-        if last is None:
+        count = await connection.count(self.subject)
+        if count == 0:
             self.shipped_count, self._sequence = 0, 0
         else:
-            await self._scan(connection, last_sequence=last.seq)
+            await self._scan(connection, message_count=count)
 
-    async def _scan(self, connection: Connection, *, last_sequence: int) -> None:
+    async def _scan(self, connection: Connection, *, message_count: int) -> None:
         """Count those of ours that the readers' fold accepts, whatever else was let through."""
-        messages = [message async for message in connection.messages(self.subject)]
-        if not messages or messages[-1].sequence < last_sequence:
+        messages = [message async for message in connection.delivered(self.subject)]
+        if len(messages) < message_count:
             raise BrokerError(f"{self.subject}: the replica that answered is behind the leader")
         count = 0
         for message in messages:

@@ -19,6 +19,7 @@ from drainfsm.errors import (
 )
 from drainfsm.log.jetstream import Connection, connect
 from drainfsm.log.journal import Journal, journals, read_journal
+from drainfsm.log.server import NatsServer
 from drainfsm.log.shipment import Shipment
 
 CONNECT_S = 2.0
@@ -54,7 +55,7 @@ class Shipper:
     def __init__(
         self,
         *,
-        url: str,
+        server: NatsServer | str,
         state_dir: Path,
         job_id: str,
         on_error: Callable[[str], None],
@@ -65,7 +66,7 @@ class Shipper:
         """``on_error`` hears of every trouble once, until it is over. ``sync_always``: what is
         known of the server (the embedded one: True), for a warning about what may be lost.
         ``world``: the simulator has its own."""
-        self._url = url
+        self._server = server
         self._state_dir = state_dir
         self._job_id = job_id
         self._on_error = on_error
@@ -207,7 +208,7 @@ class Shipper:
         connection = self._connection
         if connection is None or connection.closed:
             connection = await self._world.connect(
-                self._url, timeout_s=CONNECT_S, on_error=self._tell
+                self._server, timeout_s=CONNECT_S, on_error=self._tell
             )
             connection.link.reconnect_hooks.append(self._reconnected)
             self._connection = connection

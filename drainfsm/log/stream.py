@@ -11,12 +11,19 @@ from drainfsm.errors import BrokerError
 
 STREAM = "DRAINFSM"
 SUBJECTS = "drainfsm.v1.>"
+CREATE = f"$JS.API.STREAM.CREATE.{STREAM}"
 WRONG_LAST_SEQUENCE = 10071
 STREAM_NOT_FOUND = 10059
 NAME_IN_USE = 10058
 MESSAGE_NOT_FOUND = 10037
 STREAM_FULL = 10077
 DUPLICATE_WINDOW_NS = 120 * 1_000_000_000
+SYNC = "drainfsm-sync"
+"""Key of the stream's metadata: what its servers do before they acknowledge. A client cannot see
+it; ``drainfsm stream`` asks their monitoring ports, and leaves the answer for agents."""
+
+LEFT_SHARE_MIN = 0.1
+"""Of a limit of the stream: with less of it left, agents tell."""
 
 REQUIRED: dict[str, Any] = {
     "subjects": [SUBJECTS],
@@ -64,26 +71,41 @@ class MessageReply(msgspec.Struct, frozen=True, kw_only=True):
     error: ApiError | None = None
 
 
+class StreamState(msgspec.Struct, frozen=True, kw_only=True):
+    bytes: int = 0
+    messages: int = 0
+    subjects: dict[str, int] | None = None
+    """Messages of each subject that was asked for."""
+
+
 class StreamReply(msgspec.Struct, frozen=True, kw_only=True):
+    did_create: bool = False
     config: dict[str, Any] = {}
+    state: StreamState = StreamState()
     error: ApiError | None = None
 
 
 class ConsumerReply(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
+    num_pending: int = 0
+    """Messages that it is about to deliver."""
+
     error: ApiError | None = None
 
 
-def create_request(*, replicas: int) -> bytes:
+def create_request(*, replicas: int, max_bytes: int = -1, sync: str = "") -> bytes:
+    """``sync``: what is known of the server, ``always`` or how often; empty: nothing."""
     config = {
         "name": STREAM,
         "description": "drainfsm: the log of every attempt, one subject each",
         **REQUIRED,
         "max_msgs": -1,
-        "max_bytes": -1,
+        "max_bytes": max_bytes,
         "num_replicas": replicas,
         "duplicate_window": DUPLICATE_WINDOW_NS,
     }
+    if sync:
+        config["metadata"] = {SYNC: sync}
     del config["sealed"]  # may be asked for by an update only
     return msgspec.json.encode(config)
 
@@ -112,16 +134,36 @@ def check(config: dict[str, Any], *, replicas: int) -> None:
         )
 
 
-def warnings(config: dict[str, Any], *, sync_always: bool | None) -> list[str]:
-    """What may be lost of the stream, journals aside. ``sync_always`` None: not known."""
-    replicas = config.get("num_replicas", 1)
-    if sync_always or replicas >= 3:
+def sync_of(config: dict[str, Any]) -> str:
+    """What an administrator has found out of the servers: ``always``, how often, or empty."""
+    return str((config.get("metadata") or {}).get(SYNC, ""))
+
+
+def risks(config: dict[str, Any], *, sync_always: bool | None) -> list[str]:
+    """How a record that was acknowledged may be lost of the stream, journals aside.
+    ``sync_always``: what is known besides of the servers; None: nothing."""
+    sync, replicas = sync_of(config), config.get("num_replicas", 1)
+    if sync_always or sync == "always" or replicas >= 3:
         return []
-    known = "does not run" if sync_always is False else "may not run (a client cannot see it)"
+    known = "may not sync before it acknowledges (`drainfsm stream check --monitor URL` finds out)"
+    if sync or sync_always is False:
+        known = f"syncs only every {sync or 'two minutes'} (set `sync_interval: always`)"
     copies = "1 replica" if replicas == 1 else f"{replicas} replicas"
-    return [
-        (
-            f"stream {STREAM} has {copies} and its server {known} with `sync_interval: always`: "
-            "a power cut there can lose the last two minutes of the stream"
-        )
-    ]
+    lost = "a power cut there can lose the last minutes of the stream"
+    return [f"stream {STREAM} has {copies}, and its server {known}: {lost}"]
+
+
+def shortages(config: dict[str, Any], state: StreamState) -> list[str]:
+    """Of room: a full stream refuses records, and they stay in the journal."""
+    found = []
+    for field, used, unit in (
+        ("max_bytes", state.bytes, "bytes"),
+        ("max_msgs", state.messages, "records"),
+    ):
+        limit = config.get(field, -1)
+        if limit > 0 and limit - used < limit * LEFT_SHARE_MIN:
+            found.append(
+                f"stream {STREAM} is nearly full: less than a tenth of {limit:,} {unit} is left; "
+                f"raise {field}, or records stay in the journals"
+            )
+    return found

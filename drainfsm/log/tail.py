@@ -20,7 +20,7 @@ from drainfsm.log.wire import BrokerMessage
 
 HEARTBEAT_S = 2
 SILENCE_S_MAX = 3 * HEARTBEAT_S
-INACTIVE_S = 30
+INACTIVE_S = 10
 """The server forgets a consumer whose reader is gone for this long."""
 
 CLOSE_S = 1.0
@@ -47,8 +47,8 @@ class Tail:
         self._subscription: Subscription | None = None
         self._name = f"tail-{secrets.token_hex(8)}"
 
-    async def open(self, call: Call) -> None:
-        """Create the consumer.
+    async def open(self, call: Call) -> int:
+        """Create the consumer. Returns how many messages it has to deliver by now.
 
         Raises:
             BrokerError: it cannot be asked for.
@@ -78,6 +78,7 @@ class Tail:
         reply = await call(path, body, ConsumerReply)
         if reply.error is not None:
             raise TailBrokenError(reply.error.description)
+        return reply.num_pending
 
     async def next(self) -> BrokerMessage:
         """The next message.
@@ -110,12 +111,12 @@ class Tail:
         self._queue.put_nowait(None)
 
     async def close(self) -> None:
-        """Let the server forget the consumer soon, if it can be told."""
+        """The server forgets the consumer by itself: a reader that may delete its own consumer may
+        delete everybody's."""
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 if self._subscription is not None:
                     await self._subscription.unsubscribe()
-                await self._client.publish(f"$JS.API.CONSUMER.DELETE.{STREAM}.{self._name}")
 
     async def _heard(self, message: Msg) -> None:
         self._queue.put_nowait(message)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import ssl
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult
 
 import msgspec
 
 from drainfsm.core.foreign import read_json
-from drainfsm.errors import BrokerError
+from drainfsm.errors import BrokerError, ConfigError
+from drainfsm.log.server import INBOX, NO_TLS, NatsServer
 
 CHUNK_BYTES = 1 << 20
 PORT = 4222
@@ -38,45 +38,51 @@ class _Info(msgspec.Struct, frozen=True):
     """The part of a server's greeting that matters here."""
 
     tls_required: bool = False
+    tls_available: bool = False
+    nonce: str = ""
 
 
 class Wire:
     """One connection. Whatever goes wrong, it is closed: open another."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, inbox_prefix: str
+    ) -> None:
         self._reader = reader
         self._writer = writer
-        self._inbox = f"_INBOX.{secrets.token_hex(11)}"
+        self._inbox = f"{inbox_prefix}.{secrets.token_hex(11)}"
         self._asked = 0
         self._busy = asyncio.Lock()
 
     @classmethod
-    async def open(cls, url: str, *, timeout_s: float) -> Wire:
+    async def open(cls, server: NatsServer, *, timeout_s: float) -> Wire:
         """Connect to the first server named in the URL that answers.
 
         Raises:
             BrokerError: none does, or it refuses the credentials.
         """
         refused = ""
-        for one in url.split(","):
+        for url in server.urls:
             try:
                 async with asyncio.timeout(timeout_s):
-                    return await cls._open(urlsplit(one if "://" in one else f"nats://{one}"))
-            except (OSError, TimeoutError, ValueError, BrokerError) as error:
+                    return await cls._open(server, url)
+            except (OSError, TimeoutError, ValueError, BrokerError, ConfigError) as error:
                 refused = f"{type(error).__name__} {error}".strip()
         raise BrokerError(f"cannot read from the NATS server: {refused}")
 
     @classmethod
-    async def _open(cls, url: SplitResult) -> Wire:
+    async def _open(cls, server: NatsServer, url: SplitResult) -> Wire:
         host = url.hostname or "127.0.0.1"
         reader, writer = await asyncio.open_connection(host, url.port or PORT, limit=CHUNK_BYTES)
-        wire = cls(reader, writer)
+        wire = cls(reader, writer, inbox_prefix=server.inbox_prefix or INBOX)
         try:
             greeting = (await reader.readline()).removeprefix(b"INFO ")
             info = read_json(greeting, _Info, lambda why: BrokerError(f"no NATS server: {why}"))
-            if url.scheme == "tls" or info.tls_required:
-                await writer.start_tls(ssl.create_default_context(), server_hostname=host)
-            writer.write(_connect(url))
+            if server.private and not (info.tls_required or info.tls_available):
+                raise BrokerError(NO_TLS)
+            if server.private or info.tls_required:
+                await writer.start_tls(server.tls(), server_hostname=host)
+            writer.write(_connect(server, info.nonce))
             writer.write(f"SUB {wire._inbox}.* 1\r\nPING\r\n".encode())
             answer = await reader.readline()
             if answer != b"PONG\r\n":
@@ -180,7 +186,7 @@ def _end_of_batch(header: bytes) -> int:
     raise BrokerError(f"a direct read was refused: {status[9:]}")
 
 
-def _connect(url: SplitResult) -> bytes:
+def _connect(server: NatsServer, nonce: str) -> bytes:
     options: dict[str, object] = {
         "verbose": False,
         "pedantic": False,
@@ -190,9 +196,6 @@ def _connect(url: SplitResult) -> bytes:
         "lang": "python",
         "version": "0",
         "name": "drainfsm-reader",
+        **server.shown(nonce),
     }
-    if url.username is not None and url.password is not None:
-        options |= {"user": unquote(url.username), "pass": unquote(url.password)}
-    elif url.username is not None:
-        options["auth_token"] = unquote(url.username)
     return b"CONNECT " + json.dumps(options).encode() + b"\r\n"

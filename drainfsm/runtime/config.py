@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,14 @@ RANK_VARIABLES = frozenset({"DRAINFSM_SOCKET", "DRAINFSM_EPOCH", "DRAINFSM_SIGNA
 """Environment variables that an agent sets for its ranks: known names that are not options. Each
 one that the agent sets is listed, or a ``drainfsm`` command that the job runs would take it for a
 typo."""
+
+
+def secret_variables(environment: Mapping[str, str]) -> list[str]:
+    """Those of an agent's variables that are nobody else's business."""
+    held = [name for name in ("DRAINFSM_TOKEN",) if name in environment]
+    nats = environment.get("DRAINFSM_NATS", "")
+    return [*held, "DRAINFSM_NATS"] if "@" in nats else held
+
 
 GRACE_S_MAX = 366 * 24 * 3_600
 NODES_MAX = 65_536
@@ -42,6 +50,20 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     command: tuple[str, ...]
     nats: str = ""
     """URL of the NATS server; empty: an embedded one, started by node 0."""
+
+    nats_user: str = ""
+    nats_password_file: str = ""
+    nats_token_file: str = ""
+    nats_nkey: str = ""
+    nats_creds: str = ""
+    nats_tlscert: str = ""
+    nats_tlskey: str = ""
+    nats_tlsca: str = ""
+    nats_inbox_prefix: str = ""
+    """What is shown to the server: ``drainfsm.log.server`` says it of each."""
+
+    require_durable_log: bool = False
+    """Node 0 does not start where the server may lose what it has acknowledged."""
 
     nnodes: int = 1
     node_rank: int = 0
@@ -124,6 +146,12 @@ def _problems(config: RunConfig) -> Iterator[tuple[str, str]]:
     if not config.command:
         yield "command", "is empty; put the command to run behind `--`"
     yield from _node_problems(config)
+    if config.require_durable_log and not config.nats:
+        yield "require_durable_log", "needs nats: the embedded server's disk goes with its machine"
+    if not config.nats:
+        for name in config.__struct_fields__:
+            if name.startswith("nats_") and getattr(config, name):
+                yield name, "is for a NATS server: name one with nats"
     yield from _time_problems(config)
     for name in config.signals:
         if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +15,9 @@ from drainfsm.errors import ConfigError, LogError, RecordUnreadableError
 from drainfsm.log.frames import MAGIC as JOURNAL_MAGIC
 from drainfsm.log.journal import journals, read_journal
 from drainfsm.views.replay import AttemptLog
+
+if TYPE_CHECKING:
+    from drainfsm.log.server import NatsServer
 
 UNREADABLE_TOLD_MAX = 3
 CONNECT_S = 5.0
@@ -95,7 +99,7 @@ def read_journals(state_dir: Path, *, job_id: str) -> History:
     return History(logs=tuple(logs), damage="; ".join(damages))
 
 
-def read_stream(url: str, *, job_id: str = "") -> History:
+def read_stream(server: NatsServer | str, *, job_id: str = "") -> History:
     """What the stream holds of the job, or of all jobs.
 
     Raises:
@@ -103,16 +107,16 @@ def read_stream(url: str, *, job_id: str = "") -> History:
     """
     import asyncio
 
-    return asyncio.run(_read_stream(url, job_id))
+    return asyncio.run(_read_stream(server, job_id))
 
 
-async def _read_stream(url: str, job_id: str) -> History:
+async def _read_stream(server: NatsServer | str, job_id: str) -> History:
     from drainfsm.log.jetstream import connect
 
     every_attempt = subject_of(job_id=job_id or "*", epoch=0).removesuffix("0") + "*"
     records: list[Record] = []
     unreadable = Unreadable()
-    connection = await connect(url, timeout_s=CONNECT_S)
+    connection = await connect(server, timeout_s=CONNECT_S)
     try:
         async for message in connection.messages(every_attempt):
             where = f"message {message.sequence} of the stream"

@@ -10,7 +10,7 @@ import tempfile
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -27,6 +27,9 @@ from drainfsm.views.history import (
     read_file,
     read_journals,
 )
+
+if TYPE_CHECKING:
+    from drainfsm.log.server import NatsServer
 
 
 class _Owner(msgspec.Struct):
@@ -57,7 +60,7 @@ def jobs_of_file(path: Path) -> Iterator[History]:
         raise ConfigError(f"--file {path}: {error.strerror}") from error
 
 
-def jobs_of_stream(url: str) -> Iterator[History]:
+def jobs_of_stream(server: NatsServer | str) -> Iterator[History]:
     """By way of a file that is gone afterwards.
 
     Raises:
@@ -66,16 +69,16 @@ def jobs_of_stream(url: str) -> Iterator[History]:
     import asyncio
 
     with tempfile.TemporaryFile() as file:
-        asyncio.run(_spool(url, file))
+        asyncio.run(_spool(server, file))
         file.seek(0)
         yield from _jobs(file, "the stream")
 
 
-async def _spool(url: str, file: BinaryIO) -> None:
+async def _spool(server: NatsServer | str, file: BinaryIO) -> None:
     from drainfsm.log.jetstream import connect
     from drainfsm.log.stream import SUBJECTS
 
-    connection = await connect(url, timeout_s=CONNECT_S)
+    connection = await connect(server, timeout_s=CONNECT_S)
     try:
         async for message in connection.messages(SUBJECTS):
             file.write(message.data.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")

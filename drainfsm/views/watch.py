@@ -16,6 +16,7 @@ from drainfsm.views.projections import Projection
 
 if TYPE_CHECKING:
     from drainfsm.log.link import Link
+    from drainfsm.log.server import NatsServer
 
 POLL_S = 0.5
 CONNECT_S = 5.0
@@ -29,7 +30,7 @@ class Reader:
         *,
         clock: Callable[[], int],
         job: str | None = None,
-        nats: str = "",
+        nats: NatsServer | str = "",
         file: Path | None = None,
         state_dir: Path,
     ) -> None:
@@ -52,7 +53,7 @@ class Reader:
         if self._file is not None:
             return str(self._file)
         if self._nats:
-            from drainfsm.log.link import public
+            from drainfsm.log.server import public
 
             return public(self._nats)
         return f"journals of {self._job}"
@@ -128,12 +129,12 @@ class Reader:
 
         return list(journals(self._state_dir, self._job or "").values())
 
-    async def _follow(self, url: str) -> None:
+    async def _follow(self, server: NatsServer | str) -> None:
         from drainfsm.log.jetstream import connect
 
         while True:
             try:
-                connection = await connect(url, timeout_s=CONNECT_S)
+                connection = await connect(server, timeout_s=CONNECT_S)
             except BrokerError as error:
                 self._stale(str(error))
                 await asyncio.sleep(POLL_S)

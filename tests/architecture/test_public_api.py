@@ -37,7 +37,7 @@ PUBLIC = {
         "NoticeClass NoticeSink NoticeSource Requeuer Staying adapter_names load_adapter "
         "options_name"
     ),
-    "drainfsm.log": "Connection Journal Record connect journals read_journal",
+    "drainfsm.log": "Connection Journal NatsServer Record connect journals read_journal",
     "drainfsm.testing": (
         "AmbiguousStore MemoryStore PutAnswer RecordingSink Scenario broken_rules check_adapter "
         "context_for watching"

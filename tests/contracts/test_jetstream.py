@@ -77,7 +77,7 @@ def test_the_stream_is_created_append_only_and_found_again(
             (warning,) = await connection.ensure_stream()
             assert not connection.created_stream()
             assert "1 replica" in warning
-            assert "may not run" in warning
+            assert "may not sync before it acknowledges" in warning
             reply = await connection.link.client.request(f"$JS.API.STREAM.INFO.{STREAM}")
             config: dict[str, Any] = json.loads(reply.data)["config"]
             return config

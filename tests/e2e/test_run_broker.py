@@ -9,19 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from drainfsm.cli.main import main
 from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances
 from drainfsm.core.records import Record
 from drainfsm.core.state import Phase
 from drainfsm.errors import BrokerError
+from drainfsm.log import NatsServer, connect
+from drainfsm.log.authority import CONFIG
 from drainfsm.log.embedded import EmbeddedServer
-from drainfsm.log.jetstream import connect
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.paths import read_run_info
+from drainfsm_kit.nats_servers import nats_server
 from drainfsm_kit.running import ROOMY, RunningJob, running_job
 
 
-def stream(url: str, job: RunningJob) -> list[Record]:
+def stream(url: NatsServer | str, job: RunningJob) -> list[Record]:
     async def read() -> list[Record]:
         connection = await connect(url, timeout_s=30)
         try:
@@ -87,6 +90,24 @@ def test_the_embedded_server_holds_the_log_and_ends_with_the_agent(tmp_path: Pat
         server = EmbeddedServer.start(job.state_dir / job.job / "nats")
         assert stream(server.url, job) == job.records()
         server.stop()
+
+
+def test_an_agent_ships_by_a_credentials_file_which_the_job_is_not_told_of(tmp_path: Path) -> None:
+    keys, seen = tmp_path / "keys", tmp_path / "seen"
+    with running_job(tmp_path / "job", nats="") as job:
+        assert main(["auth", "init", "-o", str(keys), "--job", job.job]) == 0
+        with nats_server(tmp_path / "nats", include=keys / CONFIG) as address:
+            creds = {name: str(keys / f"{name}.creds") for name in (f"agent-{job.job}", "admin")}
+            job.nats = f"nats://{address}"
+            assert main(["stream", "init", "--nats", job.nats, "--nats-creds", creds["admin"]]) == 0
+            access = {"nats_creds": creds[f"agent-{job.job}"]}
+            for _ in range(2):  # the second attempt asks the stream for what the first has left
+                agent = job.start(["sh", "-c", f"env > {seen}"], settings=access)
+                assert agent.wait() == 0, agent.output()
+                assert "Violation" not in agent.output()
+            server = NatsServer(url=job.nats, creds=creds["admin"])
+            assert stream(server, job) == [*job.records(1), *job.records(2)]
+    assert "creds" not in seen.read_text()
 
 
 def test_an_embedded_server_that_hangs_costs_no_more_than_is_left_of_the_exit_margin(

@@ -24,7 +24,7 @@ def _command_lines() -> list[str]:
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
         text += "".join(re.findall(r"^```(?:sh|bash)\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
         found += re.findall(r"^(?: {4}|(?:exec|srun) )(drainfsm .*)$", text, re.MULTILINE)
-    return sorted({line.split(" #")[0].strip() for line in found})
+    return sorted({line.split(" #")[0].split(" > ")[0].strip() for line in found})
 
 
 LINES = _command_lines()

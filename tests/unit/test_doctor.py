@@ -22,6 +22,7 @@ from drainfsm.doctor.platforms import check_sources
 from drainfsm.doctor.storage import check_store, mount_of
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.jetstream import STREAM, connect
+from drainfsm.log.server import NatsServer
 from drainfsm.runtime.clock import Clock
 from drainfsm.store.commits import CommitLog
 from drainfsm.testing.metadata import AwsMetadataServer
@@ -57,7 +58,7 @@ def patient(tmp_path: Path, **fields: Any) -> Patient:
         "command": ("true",),
         "store_url": str(tmp_path / "store"),
         "state_dir": tmp_path / "state",
-        "nats_url": "",
+        "nats": None,
         "sources": (),
         "node_count": 1,
         "node_rank": 0,
@@ -217,7 +218,7 @@ def test_a_state_directory_that_is_a_file(tmp_path: Path) -> None:
 
 
 def broker(tmp_path: Path, url: str) -> list[Finding]:
-    return asyncio.run(check_broker(patient(tmp_path, nats_url=url)))
+    return asyncio.run(check_broker(patient(tmp_path, nats=NatsServer(url=url))))
 
 
 def test_a_server_of_the_log_that_is_away(tmp_path: Path, closed_port: int) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from drainfsm.log.link import Link, public
+from drainfsm.log.link import Link
+from drainfsm.log.server import public
 from drainfsm.log.stream import PubAck
 
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
 
 from drainfsm.core import events as e
@@ -39,6 +34,7 @@ from drainfsm.runtime.wire import handshake
 from drainfsm.runtime.wire import node_messages as n
 from drainfsm.runtime.wire.frames import Codec
 from drainfsm.runtime.wire.streams import read_message, write_message
+from drainfsm_kit.nats_servers import certificate
 from drainfsm_kit.running import free_port
 from drainfsm_kit.tcp import serving
 
@@ -407,28 +403,8 @@ def test_a_coordinator_that_goes_away_is_a_lost_attempt(config: RunConfig) -> No
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """One self-signed certificate for both sides."""
-    directory = tmp_path_factory.mktemp("tls")
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(address, critical=True)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    form, secret = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (directory / "key.pem").write_bytes(key.private_bytes(pem, form, secret))
-    (directory / "cert.pem").write_bytes(certificate.public_bytes(pem))
-    cert = str(directory / "cert.pem")
-    return {"tls_cert": cert, "tls_key": str(directory / "key.pem"), "tls_ca": cert}
+    cert, key = certificate(tmp_path_factory.mktemp("tls"))
+    return {"tls_cert": cert, "tls_key": key, "tls_ca": cert}
 
 
 def test_with_tls_both_sides_show_a_certificate(

@@ -11,7 +11,8 @@ from drainfsm.cli.options import OPTIONS, Option
 from drainfsm.cli.run import parser
 from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.errors import ConfigError
-from drainfsm.runtime.config import RANK_VARIABLES, RunConfig
+from drainfsm.log.server import READERS_INBOX
+from drainfsm.runtime.config import RANK_VARIABLES, RunConfig, secret_variables
 
 Load = Callable[..., Settings]
 COMMAND = ("python", "train.py")
@@ -43,6 +44,7 @@ SAMPLES = {
     "on_refused": ("fallback", "fail", "fallback"),
     "reshard": ("true", "false", "true"),
     "create_store": ("true", "false", "true"),
+    "require_durable_log": ("true", "false", "true"),
     "final": ("false", "true", "false"),
     "rewind": ("true", "false", "true"),
     "asynchronous": ("false", "true", "false"),
@@ -247,6 +249,8 @@ def test_a_mistake_in_the_environment_is_named(
         (("--store-bytes-per-s", "0"), ["store_bytes_per_s: 0"]),
         (("--every-steps", "-1"), ["every_steps: -1 is negative"]),
         (("--tls-cert", "c.pem"), ["tls_cert and tls_key belong together"]),
+        (("--require-durable-log",), ["require_durable_log: needs nats"]),
+        (("--nats-creds", "c"), ["nats_creds: is for a NATS server: name one with nats"]),
         (("--job", "a.b"), ["job: 'a.b' is not a job name"]),
         (("--job", ""), ["job: '' is not a job name"]),
         (("--store", ""), ["store: is empty"]),
@@ -387,3 +391,32 @@ def test_a_value_of_the_wrong_form_is_told_in_words(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         load("", {}, *_NAMED, *argv).run_config(COMMAND)
+
+
+@pytest.mark.parametrize(
+    ("nats", "secret"), [("nats://u:p@h", True), ("nats://token@h", True), ("nats://h", False)]
+)
+def test_no_child_of_an_agent_gets_its_secrets(nats: str, secret: bool) -> None:
+    environment = {"DRAINFSM_TOKEN": "t", "DRAINFSM_NATS": nats, "DRAINFSM_JOB": "j"}
+    expected = ["DRAINFSM_TOKEN", "DRAINFSM_NATS"] if secret else ["DRAINFSM_TOKEN"]
+    assert secret_variables(environment) == expected
+
+
+def test_a_reader_finds_what_it_shows_to_the_server_by_option_variable_and_file(
+    load: Load, tmp_path: Path
+) -> None:
+    assert load("", {}).nats is None
+    token = tmp_path / "token"
+    token.write_text("secret")
+    ways = (
+        load("", {}, "--nats", "nats://h", "--nats-token-file", str(token)),
+        load("", {"DRAINFSM_NATS": "nats://h", "DRAINFSM_NATS_TOKEN_FILE": str(token)}),
+        load(f'nats = "nats://h"\nnats_token_file = "{token}"'),
+    )
+    for settings in ways:
+        server = settings.nats
+        assert server is not None
+        assert server.shown("") == {"auth_token": "secret"}
+        assert server.inbox_prefix == READERS_INBOX
+    with pytest.raises(ConfigError, match="nats_token_file: gone"):
+        _ = load("", {}, "--nats", "nats://h", "--nats-token-file", "gone").nats

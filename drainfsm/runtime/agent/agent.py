@@ -17,6 +17,7 @@ from drainfsm.core.notice import Notice
 from drainfsm.core.state import Phase, State
 from drainfsm.core.trace import trace_id
 from drainfsm.errors import (
+    BrokerError,
     ConfigError,
     CoordinatorLostError,
     StartRefusedError,
@@ -129,7 +130,7 @@ class Agent:
     async def _run(self) -> int:
         try:
             link = await self._notices.unless_overdue(self._join())
-        except (StoreUnreachableError, StartRefusedError) as error:
+        except (StoreUnreachableError, StartRefusedError, BrokerError) as error:
             exit_code = exit_code_of(error)
             if exit_code != EX_TEMPFAIL:
                 raise

@@ -75,7 +75,8 @@ class Host:
         If the start fails, the other nodes are told.
 
         Raises:
-            ConfigError: by ``check``; nothing was claimed.
+            ConfigError: by ``check``, or the log is not durable; nothing was claimed.
+            BrokerError: the log cannot be asked whether it is; nothing was claimed.
             StartRefusedError: a node has not come, or cannot run its part; nothing was claimed.
             StoreError, CheckpointError, LogError: the attempt could not be claimed.
             NodeRankTakenError: another coordinator has the address.
@@ -125,14 +126,14 @@ class Host:
         self._show(state)
 
     async def _connect_log(self) -> None:
-        url = await self._machine.log_url(self._attempt.journal)
-        if not url:
+        server = await self._machine.log_server(self._attempt.journal)
+        if server is None:
             return
-        shipper = self._machine.shipper(url)
+        shipper = self._machine.shipper(server)
         shipper.attach(self._attempt.journal)
         await shipper.start()
         self._shipper = shipper
-        self._machine.write_run_info(epoch=self._attempt.epoch, nats_url=url)
+        self._machine.write_run_info(epoch=self._attempt.epoch, nats_url=server.url)
 
     async def fenced(self, *, timeout_ms: int) -> bool:
         """A newer attempt has taken the job over, as far as the store says so in time."""
@@ -170,9 +171,12 @@ async def _gather(
 ) -> Interpret:
     """Nothing is wrong on this node, and every other one is here, and has found nothing either."""
     if config.nnodes == 1:
-        return check()
+        interpret = check()
+        await machine.check_log()
+        return interpret
     await node_server.listen(machine.bind())
     interpret = check()
+    await machine.check_log()
     await node_server.gather()
     return interpret
 

@@ -9,16 +9,21 @@ from asyncio import timeout
 from collections.abc import Callable
 
 from drainfsm.core.state import State
-from drainfsm.errors import BrokerError
+from drainfsm.errors import BrokerError, ConfigError
 from drainfsm.log.embedded import EmbeddedServer
+from drainfsm.log.jetstream import connect
 from drainfsm.log.journal import Journal
+from drainfsm.log.server import NatsServer
 from drainfsm.log.shipper import Shipper
 from drainfsm.runtime import liveness, paths
+from drainfsm.runtime.agent.start import nats_server
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import evidence
 from drainfsm.runtime.coordinator.attempt import AttemptEnvironment
 from drainfsm.runtime.coordinator.node_server import bind
 from drainfsm.runtime.threads import in_thread
+
+CHECK_LOG_S = 10.0
 
 
 class HostMachine:
@@ -44,7 +49,7 @@ class HostMachine:
         if not self._config.nats:
             return evidence.PastAttempts()
         return await evidence.collect_from_stream(
-            self._config.nats, job_id=self._config.job, before_epoch=before_epoch
+            nats_server(self._config), job_id=self._config.job, before_epoch=before_epoch
         )
 
     def recorded(self, state: State) -> None:
@@ -75,10 +80,28 @@ class HostMachine:
 
     # --- the shared log -------------------------------------------------------------------------
 
-    async def log_url(self, journal: Journal) -> str:
-        """Of the configured NATS server, else of one that is started here; empty: there is none."""
+    async def check_log(self) -> None:
+        """Before the claim, where the log must outlive power cuts.
+
+        Raises:
+            ConfigError: the server may lose what it has acknowledged.
+            BrokerError: it cannot be asked.
+        """
+        if not self._config.require_durable_log:
+            return
+        connection = await connect(nats_server(self._config), timeout_s=CHECK_LOG_S)
+        try:
+            await connection.ensure_stream()
+            risks = await connection.risks()
+        finally:
+            await connection.close()
+        if risks:
+            raise ConfigError(f"require_durable_log: {'; '.join(risks)}")
+
+    async def log_server(self, journal: Journal) -> NatsServer | None:
+        """The configured NATS server, else one that is started here; None: there is none."""
         if self._config.nats:
-            return self._config.nats
+            return nats_server(self._config)
         data_dir = self._config.state_dir / self._config.job / "nats"
         try:
             self._server = await in_thread("nats", lambda: EmbeddedServer.start(data_dir))
@@ -87,14 +110,14 @@ class HostMachine:
                 f"no NATS server: {error}. The job runs and drains all the same; its log stays "
                 f"in the journal {journal.path} until a server can be reached"
             )
-            return ""
+            return None
         self._others.add(self._server.pid)
-        return self._server.url
+        return NatsServer(url=self._server.url)
 
-    def shipper(self, url: str) -> Shipper:
+    def shipper(self, server: NatsServer) -> Shipper:
         """Not yet started."""
         return Shipper(
-            url=url,
+            server=server,
             state_dir=self._config.state_dir,
             job_id=self._config.job,
             on_error=lambda text: self._warn(f"log: {text}"),

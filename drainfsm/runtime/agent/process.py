@@ -12,7 +12,7 @@ from typing import NoReturn
 from drainfsm.errors import DrainfsmError
 from drainfsm.runtime.agent.agent import run_agent
 from drainfsm.runtime.agent.start import FAILED, exit_code_of
-from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.config import RunConfig, secret_variables
 from drainfsm.runtime.output import PrintedLines, printed_logs, repair_standard_streams
 
 log = logging.getLogger("drainfsm.agent")
@@ -25,7 +25,8 @@ def run_process(config: RunConfig, *, beside: Callable[[], None] | None = None) 
     A thread that hangs in a store, or in a name lookup, would keep an ordinary exit waiting.
     """
     repair_standard_streams()
-    os.environ.pop("DRAINFSM_TOKEN", None)  # no child needs it: not the job, not a cordon command
+    for name in secret_variables(os.environ):
+        del os.environ[name]  # no child needs it: not the job, not a cordon command
     fields: dict[str, object] = {"job": config.job, "node_rank": config.node_rank}
     with printed_logs(log_format=config.log_format, fields=fields) as printer:
         # Other output (an adapter's print, the interpreter's last words) must not block either.

@@ -9,12 +9,14 @@ from msgspec.structs import replace
 
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.errors import (
+    BrokerError,
     ConfigError,
     DrainfsmError,
     OtherJobsStoreError,
     StartRefusedError,
     StoreUnreachableError,
 )
+from drainfsm.log.server import NatsServer, agents_inbox, server_of
 from drainfsm.runtime import paths
 from drainfsm.runtime.agent.stored_token import stored_token
 from drainfsm.runtime.config import RunConfig
@@ -34,15 +36,15 @@ def exit_code_of(error: DrainfsmError) -> int:
             return exit_code
         case ConfigError() | OtherJobsStoreError():
             return MISUSED
-        case StoreUnreachableError():
+        case StoreUnreachableError() | BrokerError():
             return EX_TEMPFAIL
         case _:
             return FAILED
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raises: ConfigError: the command, the directory of the sockets or a TLS file cannot be
-    used."""
+    """Raises: ConfigError: the command, the directory of the sockets, a TLS file or a file that is
+    shown to the NATS server cannot be used."""
     command = config.command[0]
     if shutil.which(command) is None:
         raise ConfigError(f"command: there is no {command!r} here that can be executed")
@@ -50,6 +52,15 @@ def check_machine(config: RunConfig) -> None:
     if config.nnodes > 1:
         handshake.server_tls(config)
         handshake.client_tls(config)
+    if config.nats and config.node_rank == 0:
+        nats_server(config).check()
+
+
+def nats_server(config: RunConfig) -> NatsServer:
+    """The configured one, as an agent uses it."""
+    options = {name: getattr(config, name) for name in config.__struct_fields__}
+    named = {name: value for name, value in options.items() if name.startswith("nats")}
+    return server_of(named, inbox_prefix=agents_inbox(config.job))
 
 
 async def with_token(config: RunConfig) -> RunConfig:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from drainfsm.core.budget import SAMPLES_MAX, Sample
+from drainfsm.core.codec import decode
 from drainfsm.core.events import AttemptStarted
 from drainfsm.core.fold import Fold
 from drainfsm.core.records import Record, subject_of
-from drainfsm.errors import DrainfsmError
+from drainfsm.errors import DrainfsmError, RecordUnreadableError
 from drainfsm.log.jetstream import connect
 from drainfsm.log.journal import journals, read_journal
+from drainfsm.log.server import NatsServer
 from drainfsm.runtime.liveness import sign_of_life
 
 STREAM_S = 2.0
@@ -45,22 +48,32 @@ def collect(state_dir: Path, *, job_id: str, before_epoch: int) -> PastAttempts:
     return msgspec.structs.replace(found, last_seen_unix_ms=last_seen)
 
 
-async def collect_from_stream(url: str, *, job_id: str, before_epoch: int) -> PastAttempts:
+async def collect_from_stream(
+    server: NatsServer, *, job_id: str, before_epoch: int
+) -> PastAttempts:
     """The same for a replacement on another machine, as far as the server answers in time."""
     earlier: dict[int, Iterator[Record]] = {}
     newest_first = range(before_epoch - 1, max(0, before_epoch - 1 - STREAM_ATTEMPTS_MAX), -1)
     try:
         async with asyncio.timeout(STREAM_S):
-            connection = await connect(url, timeout_s=STREAM_S)
+            connection = await connect(server, timeout_s=STREAM_S)
             try:
                 for epoch in newest_first:
                     subject = subject_of(job_id=job_id, epoch=epoch)
-                    earlier[epoch] = iter(await connection.read_subject(subject))
+                    messages = [one.data async for one in connection.delivered(subject)]
+                    earlier[epoch] = _readable(messages)
             finally:
                 await connection.close()
     except (TimeoutError, DrainfsmError, OSError):
         pass  # the shipper tells what is wrong with the server; without evidence sizing decides
     return collect_from(earlier, job_id=job_id)
+
+
+def _readable(messages: list[bytes]) -> Iterator[Record]:
+    """Readers skip what is no record."""
+    for data in messages:
+        with contextlib.suppress(RecordUnreadableError):
+            yield decode(data)
 
 
 def collect_from(earlier: Mapping[int, Iterator[Record]], *, job_id: str) -> PastAttempts:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from drainfsm.errors import ConfigError
+from drainfsm.runtime.config import secret_variables
 from drainfsm.runtime.processes import launch
 from drainfsm.runtime.processes.exit_codes import shell_code
 from drainfsm.runtime.processes.launchers import is_launcher
@@ -83,7 +84,8 @@ class Job:
             SIGNALS_VARIABLE: signals,
             **variables,
         }
-        environment.pop("DRAINFSM_TOKEN", None)
+        for name in secret_variables(environment):
+            del environment[name]
         ignored = signals if self._deaf else ""
         shim = [sys.executable, "-I", "-S", str(Path(launch.__file__)), str(os.getpid())]
         try:

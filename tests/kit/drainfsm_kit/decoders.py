@@ -251,7 +251,7 @@ def _stored_messages(data: bytes) -> None:
         reader = asyncio.StreamReader()
         reader.feed_data(data)
         reader.feed_eof()
-        wire = Wire(reader, _Deaf())  # type: ignore[arg-type]
+        wire = Wire(reader, _Deaf(), inbox_prefix="_INBOX")  # type: ignore[arg-type]
         await wire.get_batch("S", {}, timeout_s=60)
 
     asyncio.run(split())

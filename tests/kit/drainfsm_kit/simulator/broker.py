@@ -12,7 +12,7 @@ from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import BrokerError, StaleWriterError
 from drainfsm.log.jetstream import Connection
 from drainfsm.log.link import Link
-from drainfsm.log.stream import StoredMessage
+from drainfsm.log.server import NatsServer
 from drainfsm.log.wire import BrokerMessage
 from drainfsm_kit.simulator.chance import Chance
 from drainfsm_kit.simulator.tally import Tally
@@ -50,7 +50,11 @@ class Broker:
         self._tally = tally
 
     async def connect(
-        self, url: str, *, timeout_s: float, on_error: Callable[[str], None] | None = None
+        self,
+        server: NatsServer | str,
+        *,
+        timeout_s: float,
+        on_error: Callable[[str], None] | None = None,
     ) -> Connection:
         await asyncio.sleep(self.answer_s())
         if self.faults.active("away") is not None:
@@ -140,17 +144,12 @@ class SimulatedConnection(Connection):
         await asyncio.sleep(self._broker.answer_s())
         return sequence
 
-    async def last(self, subject: str) -> StoredMessage | None:
+    async def count(self, subject: str) -> int:
         await self._reach()
-        found = self._broker.last(subject)
-        if found is None:
-            return None
-        return StoredMessage(subject=subject, seq=found.sequence, data=found.data)
+        return sum(one.subject == subject for one in self._broker.stream)
 
-    async def messages(
-        self, subject: str, *, after_sequence: int = 0
-    ) -> AsyncGenerator[BrokerMessage, None]:
+    async def delivered(self, subject: str) -> AsyncGenerator[BrokerMessage, None]:
         await self._reach()
         for one in list(self._broker.stream):
-            if one.subject == subject and one.sequence > after_sequence:
+            if one.subject == subject:
                 yield BrokerMessage(one.sequence, one.data)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from drainfsm.core.state import State
 from drainfsm.log.journal import Journal
+from drainfsm.log.server import NatsServer
 from drainfsm.log.shipper import Shipper
 from drainfsm.log.shipper import World as LogWorld
 from drainfsm.runtime.agent.host_machine import HostMachine
@@ -58,10 +59,10 @@ class SimulatedHostMachine(HostMachine):
     def write_run_info(self, *, epoch: int, nats_url: str) -> None:
         """Nobody looks from outside."""
 
-    async def log_url(self, journal: Journal) -> str:
-        return URL
+    async def log_server(self, journal: Journal) -> NatsServer:
+        return NatsServer(url=URL)
 
-    def shipper(self, url: str) -> Shipper:
+    def shipper(self, server: NatsServer) -> Shipper:
         universe, disk = self._agent.attempt.universe, self._agent.machine.disk
         return new_shipper(universe, disk, self._config, on_error=self._warn)
 
@@ -70,7 +71,7 @@ def new_shipper(
     universe: Universe, disk: Any, config: RunConfig, *, on_error: Callable[[str], None]
 ) -> Shipper:
     return Shipper(
-        url=URL,
+        server=URL,
         state_dir=config.state_dir,
         job_id=config.job,
         on_error=on_error,

@@ -1,0 +1,238 @@
+"""Who may do what with the log on a NATS server: keys, permissions, and the files that say so.
+
+Two forms, for the same users: an operator with one account and a credentials file for each user,
+which a server needs to be told of once; or a block of users by nkey for a server's configuration.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from drainfsm.durable import write_synced
+from drainfsm.errors import ConfigError
+from drainfsm.log.server import READERS_INBOX, agents_inbox, nkeys_of
+from drainfsm.log.stream import STREAM, SUBJECTS
+
+if TYPE_CHECKING:
+    from nkeys import KeyPair  # type: ignore[import-untyped]
+
+ACCOUNT = "DRAINFSM"
+CONFIG = "nats-server.conf"
+"""What the server's own configuration includes."""
+
+ADMIN, READER = "admin", "reader"
+
+
+class Permissions(msgspec.Struct, frozen=True, kw_only=True):
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+
+
+def agents_permissions(job_id: str) -> Permissions:
+    """Publish and read the job's own subjects. A consumer's filter stands in the subject of the
+    request for it, where the server checks it: a direct read names its subject in the body only,
+    and could be told to answer into the subject of another job besides."""
+    subject = f"drainfsm.v1.{job_id}.*"
+    return Permissions(
+        publish=(
+            subject,
+            f"$JS.API.STREAM.INFO.{STREAM}",
+            f"$JS.API.CONSUMER.CREATE.{STREAM}.*.{subject}",
+        ),
+        subscribe=(f"{agents_inbox(job_id)}.>",),
+    )
+
+
+READERS = Permissions(
+    publish=(
+        f"$JS.API.STREAM.INFO.{STREAM}",
+        f"$JS.API.DIRECT.GET.{STREAM}",
+        f"$JS.API.CONSUMER.CREATE.{STREAM}.*.{SUBJECTS}",
+    ),
+    subscribe=(f"{READERS_INBOX}.>",),
+)
+ADMINISTRATORS = Permissions(publish=(">",), subscribe=(">",))
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    permissions: Permissions
+
+
+def users_of(jobs: Sequence[str]) -> list[User]:
+    return [
+        User(name=ADMIN, permissions=ADMINISTRATORS),
+        User(name=READER, permissions=READERS),
+        *(User(name=f"agent-{job}", permissions=agents_permissions(job)) for job in jobs),
+    ]
+
+
+def write_credentials(directory: Path, jobs: Sequence[str], *, issued_unix_s: int) -> list[Path]:
+    """An operator, an account, and a credentials file for each user. Keys that are there are used
+    again, so that agents of more jobs are added without the server's knowledge. Returns the files
+    that are new.
+
+    Raises:
+        ConfigError: no nkeys, or a file there is none of ours.
+        OSError: the directory cannot be written.
+    """
+    nkeys = nkeys_of("auth init")
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new: list[Path] = []
+    operator = _key(directory / "operator.nk", nkeys.PREFIX_BYTE_OPERATOR, new)
+    system = _key(directory / "system.nk", nkeys.PREFIX_BYTE_ACCOUNT, new)
+    account = _key(directory / "account.nk", nkeys.PREFIX_BYTE_ACCOUNT, new)
+    for user in users_of(jobs):
+        path = directory / f"{user.name}.creds"
+        if not path.exists():
+            seed = nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER)
+            key = nkeys.from_seed(seed)
+            text = _credentials(account, key, user, issued_unix_s=issued_unix_s)
+            write_synced(path, text.encode(), mode=0o600)
+            new.append(path)
+    config = directory / CONFIG
+    if not config.exists():
+        tokens = _operator_config(
+            operator, system=system, account=account, issued_unix_s=issued_unix_s
+        )
+        config.write_text(tokens)
+        new.append(config)
+    return new
+
+
+def write_users(directory: Path, jobs: Sequence[str]) -> list[Path]:
+    """A seed for each user, and the block for the server's configuration, with the users of earlier
+    calls in it. Returns the files that are new, the block always.
+
+    Raises:
+        ConfigError: no nkeys, or a file there is none of ours.
+        OSError: the directory cannot be written.
+    """
+    nkeys = nkeys_of("auth init")
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    earlier = {path.stem.removeprefix("agent-") for path in directory.glob("agent-*.nk")}
+    new: list[Path] = []
+    users = []
+    for user in users_of(sorted({*earlier, *jobs})):
+        key = _key(directory / f"{user.name}.nk", nkeys.PREFIX_BYTE_USER, new)
+        allowed = msgspec.to_builtins(user.permissions)
+        users.append({"nkey": _public(key), "permissions": allowed})
+    config = directory / CONFIG
+    block = {"accounts": {ACCOUNT: {"jetstream": "enabled", "users": users}}}
+    fresh = config.with_suffix(".new")
+    fresh.write_text(_block(block))
+    fresh.replace(config)
+    return [*new, config]
+
+
+def _key(path: Path, prefix: int, new: list[Path]) -> KeyPair:
+    """The one that stands there, or a fresh one."""
+    nkeys = nkeys_of("auth init")
+    if not path.exists():
+        seed = nkeys.encode_seed(secrets.token_bytes(32), prefix)
+        write_synced(path, seed + b"\n", mode=0o600)
+        new.append(path)
+    seed = path.read_bytes().strip()
+    try:
+        if nkeys.decode_seed(seed)[0] == prefix:
+            return nkeys.from_seed(seed)
+    except nkeys.NkeysError:
+        pass
+    raise ConfigError(f"{path} is no such key as belongs there: use another directory")
+
+
+def _public(key: KeyPair) -> str:
+    return bytes(key.public_key).decode()
+
+
+# --- JSON web tokens of NATS --------------------------------------------------------------------
+
+_TRAFFIC = ("subs", "data", "payload", "imports", "exports", "conn", "leaf")
+_STREAMS = ("mem_storage", "disk_storage", "streams", "consumer")
+_UNLIMITED = dict.fromkeys((*_TRAFFIC, *_STREAMS), -1) | {"wildcards": True}
+_NO_STREAMS = _UNLIMITED | dict.fromkeys(_STREAMS, 0)
+
+
+def _token(
+    issuer: KeyPair, *, subject: str, name: str, claims: dict[str, Any], issued_unix_s: int
+) -> str:
+    """Signed by the issuer: who ``subject`` is, and what it may. It never expires."""
+    body: dict[str, Any] = {
+        "iat": issued_unix_s,
+        "iss": _public(issuer),
+        "name": name,
+        "sub": subject,
+        "nats": claims | {"version": 2},
+    }
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).digest()
+    body["jti"] = base64.b32encode(digest).decode().rstrip("=")
+    head = _base64({"typ": "JWT", "alg": "ed25519-nkey"})
+    signed = f"{head}.{_base64(body)}"
+    return f"{signed}.{_text(issuer.sign(signed.encode()))}"
+
+
+def _base64(value: dict[str, Any]) -> str:
+    return _text(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _credentials(account: KeyPair, key: KeyPair, user: User, *, issued_unix_s: int) -> str:
+    allowed = user.permissions
+    claims = {
+        "type": "user",
+        "pub": {"allow": allowed.publish},
+        "sub": {"allow": allowed.subscribe},
+        **dict.fromkeys(("subs", "data", "payload"), -1),
+    }
+    token = _token(
+        account, subject=_public(key), name=user.name, claims=claims, issued_unix_s=issued_unix_s
+    )
+    seed = bytes(key.seed).decode()
+    return (
+        f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
+
+
+def _operator_config(
+    operator: KeyPair, *, system: KeyPair, account: KeyPair, issued_unix_s: int
+) -> str:
+    def token(key: KeyPair, name: str, claims: dict[str, Any]) -> str:
+        return _token(
+            operator, subject=_public(key), name=name, claims=claims, issued_unix_s=issued_unix_s
+        )
+
+    def account_token(key: KeyPair, name: str) -> str:
+        limits = _UNLIMITED if name == ACCOUNT else _NO_STREAMS
+        return token(key, name, {"type": "account", "limits": limits})
+
+    own = {"type": "operator", "system_account": _public(system)}
+    return _block(
+        {
+            "operator": token(operator, "drainfsm", own),
+            "system_account": _public(system),
+            "resolver": "MEMORY",
+            "resolver_preload": {
+                _public(system): account_token(system, "SYS"),
+                _public(account): account_token(account, ACCOUNT),
+            },
+        }
+    )
+
+
+def _block(values: dict[str, Any]) -> str:
+    """For ``include``: JSON without its outer braces is what a server reads."""
+    lines = (f"{name}: {json.dumps(value, indent=1)}" for name, value in values.items())
+    return os.linesep.join(lines) + "\n"

@@ -1,0 +1,186 @@
+"""Which NATS server, and what is shown to it. Secrets are named by the files that hold them."""
+
+from __future__ import annotations
+
+import base64
+import re
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import msgspec
+
+from drainfsm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nkeys import KeyPair  # type: ignore[import-untyped]
+
+INBOX = "_INBOX"
+READERS_INBOX = f"{INBOX}.drainfsm.reader"
+NO_TLS = "the server offers no TLS, and this client was told to use it"
+_JWT = re.compile(r"BEGIN NATS USER JWT-+\s+(\S+)\s")
+_SEED = re.compile(r"BEGIN USER NKEY SEED-+\s+(\S+)\s")
+
+
+class NatsServer(msgspec.Struct, frozen=True, kw_only=True):
+    """Files are read at every connect, so that a rotated secret counts from then on."""
+
+    url: str
+    """Of one server or, with commas, of several of a cluster. A password or a token in it is fine
+    where nobody else reads it."""
+
+    user: str = ""
+    password_file: str = ""
+    token_file: str = ""
+    nkey: str = ""
+    """File with the user's seed."""
+
+    creds: str = ""
+    """File with the user's JWT and seed, as ``nsc`` and ``drainfsm auth init`` write it."""
+
+    tlscert: str = ""
+    tlskey: str = ""
+    tlsca: str = ""
+    """Files. With one of them, or ``tls://`` in the URL, a server without TLS is refused."""
+
+    inbox_prefix: str = ""
+    """Of the subjects that answers come to; empty: ``_INBOX``."""
+
+    def __repr__(self) -> str:
+        return f"NatsServer({public(self)})"
+
+    def check(self) -> None:
+        """Find out before anything depends on it whether the files will do.
+
+        Raises:
+            ConfigError: says which option, and why.
+        """
+        for option, problem in self._problems():
+            raise ConfigError(f"nats_{option}: {problem}")
+        self.shown("")
+        if self.tlsca or self.tlscert:
+            self.tls()
+
+    def _problems(self) -> list[tuple[str, str]]:
+        in_url = [part for part in self.urls if part.username is not None]
+        given = {
+            "user": self.user,
+            "token_file": self.token_file,
+            "nkey": self.nkey,
+            "creds": self.creds,
+        }
+        ways = [name for name, value in given.items() if value]
+        problems = []
+        if len(ways) > 1:
+            problems.append((ways[1], f"is one way too many, besides nats_{ways[0]}: choose one"))
+        if ways and in_url:
+            problems.append((ways[0], "is one way too many: the URL holds a user or a token, too"))
+        if bool(self.user) != bool(self.password_file):
+            problems.append(("user", "belongs together with nats_password_file; one is missing"))
+        if bool(self.tlscert) != bool(self.tlskey):
+            problems.append(("tlscert", "belongs together with nats_tlskey; one is missing"))
+        if self.inbox_prefix and not re.fullmatch(r"[\w$-]+(\.[\w$-]+)*", self.inbox_prefix):
+            problems.append(("inbox_prefix", f"{self.inbox_prefix!r} is no subject"))
+        return problems
+
+    @property
+    def urls(self) -> list[SplitResult]:
+        return [urlsplit(one if "://" in one else f"nats://{one}") for one in self.url.split(",")]
+
+    @property
+    def private(self) -> bool:
+        """Whether a server that offers no TLS is refused."""
+        files = self.tlscert or self.tlsca
+        return bool(files) or any(part.scheme == "tls" for part in self.urls)
+
+    def tls(self) -> ssl.SSLContext:
+        """Raises: ConfigError: a file cannot be read, or is no certificate or key."""
+        try:
+            context = ssl.create_default_context(cafile=self.tlsca or None)
+            if self.tlscert:
+                context.load_cert_chain(self.tlscert, self.tlskey)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"nats_tlsca, nats_tlscert or nats_tlskey: {error}") from error
+        return context
+
+    def shown(self, nonce: str) -> dict[str, str]:
+        """The fields of CONNECT that show who this client is; ``nonce`` is the server's.
+
+        Raises:
+            ConfigError: a file cannot be read, or holds no such thing.
+        """
+        if self.creds:
+            text = _read("creds", self.creds)
+            jwt, seed = _JWT.search(text), _SEED.search(text)
+            if jwt is None or seed is None:
+                raise ConfigError(f"nats_creds: {self.creds} holds no user JWT with its seed")
+            return {"jwt": jwt[1], "sig": _signature("creds", self.creds, seed[1], nonce)[1]}
+        if self.nkey:
+            key, signature = _signature("nkey", self.nkey, _read("nkey", self.nkey), nonce)
+            return {"nkey": key, "sig": signature}
+        if self.user:
+            return {"user": self.user, "pass": _read("password_file", self.password_file)}
+        if self.token_file:
+            return {"auth_token": _read("token_file", self.token_file)}
+        first = self.urls[0]  # good for servers of the cluster that are found later
+        if first.username is None:
+            return {}
+        if first.password is None:
+            return {"auth_token": unquote(first.username)}
+        return {"user": unquote(first.username), "pass": unquote(first.password)}
+
+
+def server_of(options: Mapping[str, str], *, inbox_prefix: str) -> NatsServer:
+    """From ``nats`` and ``nats_…``; ``inbox_prefix``: where nobody gave one."""
+    given = {key.removeprefix("nats_"): value for key, value in options.items() if key != "nats"}
+    given["inbox_prefix"] = given["inbox_prefix"] or inbox_prefix
+    return NatsServer(url=options["nats"], **given)
+
+
+def agents_inbox(job_id: str) -> str:
+    """Nobody but the agents of the job needs to hear what comes there."""
+    return f"{INBOX}.drainfsm.agent.{job_id}"
+
+
+def server_at(server: NatsServer | str) -> NatsServer:
+    return NatsServer(url=server) if isinstance(server, str) else server
+
+
+def public(server: NatsServer | str) -> str:
+    """The URL without its password or token."""
+    return re.sub(r"(^|//|,)[^/@,]*@", r"\1", server_at(server).url)
+
+
+def nkeys_of(option: str) -> Any:
+    """The library. Raises: ConfigError: it is not installed."""
+    try:
+        import nkeys
+    except ImportError:
+        raise ConfigError(f"{option} needs nkeys: run `pip install 'drainfsm[nkeys]'`") from None
+    return nkeys
+
+
+def _read(option: str, path: str) -> str:
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"nats_{option}: {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"nats_{option}: {path} is no text") from error
+    if not text:
+        raise ConfigError(f"nats_{option}: {path} is empty")
+    return text
+
+
+def _signature(option: str, path: str, seed: str, nonce: str) -> tuple[str, str]:
+    """The public key, and what it says of the nonce."""
+    nkeys = nkeys_of(f"nats_{option}")
+    try:
+        key: KeyPair = nkeys.from_seed(seed.encode())
+        public_key = bytes(key.public_key).decode()
+        signature = base64.urlsafe_b64encode(key.sign(nonce.encode())).rstrip(b"=").decode()
+    except (ValueError, nkeys.NkeysError) as error:
+        raise ConfigError(f"nats_{option}: {path} holds no nkey seed") from error
+    return public_key, signature
