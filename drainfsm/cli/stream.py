@@ -30,8 +30,8 @@ Whether a server syncs before it acknowledges is told by its monitoring port alo
 http://HOST:8222, once for each server of the cluster. init leaves the answer in the stream's
 metadata, where agents read it (`drainfsm run --require-durable-log`).
 
-Exit code 0: an append-only log that loses nothing which it has acknowledged; 1: it is not, it may,
-or its room is nearly used up."""
+Exit code 1: it is no append-only log; of check also: it may lose what it has acknowledged, or its
+room is nearly used up."""
 
 CONNECT_S = 10.0
 
@@ -66,9 +66,10 @@ def main(argv: Sequence[str]) -> int:
     if server is None:
         raise ConfigError("stream: name the NATS server with --nats")
     found = asyncio.run(_found(server, arguments))
+    failed = bool(found.wrong) or (arguments.what == "check" and not found.good)
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
-        return 0 if found.good else 1
+        return int(failed)
     print("created" if found.created else "is there")
     for name, value in _table(found):
         print(f"  {name:18}{value}")
@@ -76,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     for problem in (found.wrong, *found.risks, *found.shortages):
         if problem:
             print(f"drainfsm: {problem}", file=sys.stderr)
-    return 0 if found.good else 1
+    return int(failed)
 
 
 async def _found(server: NatsServer, arguments: argparse.Namespace) -> Findings:
