@@ -54,9 +54,9 @@ def test_runs_of_the_code_are_behaviours_of_the_model(
 
 
 def _takes_all_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def scan(shipment: Shipment, connection: Any, *, last_sequence: int) -> Any:
+    def scan(shipment: Shipment, connection: Any, *, message_count: int) -> Any:
         async def believes() -> None:
-            shipment.shipped_count, shipment._sequence = last_sequence, last_sequence
+            shipment.shipped_count, shipment._sequence = message_count, message_count
 
         return believes()
 
@@ -66,9 +66,9 @@ def _takes_all_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def _believes_its_last_record(monkeypatch: pytest.MonkeyPatch) -> None:
     scan = Shipment._scan
 
-    async def believes(shipment: Shipment, connection: Any, *, last_sequence: int) -> None:
-        await scan(shipment, connection, last_sequence=last_sequence)
-        messages = [message async for message in connection.messages(shipment.subject)]
+    async def believes(shipment: Shipment, connection: Any, *, message_count: int) -> None:
+        await scan(shipment, connection, message_count=message_count)
+        messages = [message async for message in connection.delivered(shipment.subject)]
         ids = [record.id.encode() for record in shipment.records]
         for place, name in enumerate(ids, start=1):
             if messages and b'"' + name + b'"' in messages[-1].data:

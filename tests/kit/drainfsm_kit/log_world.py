@@ -22,7 +22,6 @@ from drainfsm.log.frames import frame
 from drainfsm.log.jetstream import Connection
 from drainfsm.log.journal import Journal, read_journal
 from drainfsm.log.shipment import Shipment
-from drainfsm.log.stream import StoredMessage
 from drainfsm.log.wire import BrokerMessage
 from drainfsm.testing.scenario import Scenario
 
@@ -88,12 +87,12 @@ class _Shipper:
         self._answer = asyncio.get_running_loop().create_future()
         return await self._answer
 
-    async def last(self, subject: str) -> StoredMessage | None:
+    async def count(self, subject: str) -> int:
         stream = self._world.stream
         self.looked = not stream
-        return StoredMessage(subject=subject, seq=len(stream)) if stream else None
+        return len(stream)
 
-    async def messages(self, subject: str) -> AsyncIterator[BrokerMessage]:
+    async def delivered(self, subject: str) -> AsyncIterator[BrokerMessage]:
         stream = self._world.stream
         shown = stream[:-1] if self._world.replica_is_behind() else stream
         for sequence, number in enumerate(shown, start=1):
