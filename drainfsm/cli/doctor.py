@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from drainfsm.cli.options import Parser, add_options
+from drainfsm.cli.options import Parser, add_options, split_command
 from drainfsm.cli.plan import quantity
 from drainfsm.cli.settings import Settings, default_values, load_settings
 from drainfsm.core.text import printable
@@ -37,7 +37,7 @@ limit, scontrol and the site's limits, rights in Kubernetes, port and token, mem
 disk for journals. Run it on every node (`srun drainfsm doctor …`), before the job or beside it: it
 claims nothing, signals nobody, and removes the few objects that it writes.
 
-Each finding says what was seen, why it matters, and the command that mends it, which it does not
+Each finding says what was seen, why it matters, and the command that fixes it, which it does not
 run. Exit code 1: an error (a drain would save nothing, or the job not start); 3: warnings only."""
 
 MARKS = {
@@ -65,10 +65,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    options, command = list(argv), []
-    if "--" in options:
-        at = options.index("--")
-        options, command = options[:at], options[at + 1 :]
+    options, command = split_command(argv)
     arguments = parser().parse(options)
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
     patient = patient_of(settings, arguments, command)
@@ -132,7 +129,7 @@ def _committed_bytes(store: str, *, job: str) -> int:
 
 
 def examine(patient: Patient) -> list[Finding]:
-    """All checks; one that fails is a finding, and stops no other."""
+    """All checks; one that fails is a finding, and does not stop the others."""
     found = [*_tried("window", lambda: check_window(patient))]
     found += _tried("command", lambda: check_command(patient))
     found += _tried("nodes", lambda: check_nodes(patient))

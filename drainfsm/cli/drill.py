@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from drainfsm.cli.options import Parser, add_options
+from drainfsm.cli.options import Parser, add_options, split_command
 from drainfsm.cli.settings import load_settings
 from drainfsm.cli.stores import store_of
 from drainfsm.core.events import CheckpointDrilled
@@ -71,10 +71,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    options, command = list(argv), []
-    if "--" in options:
-        at = options.index("--")
-        options, command = options[:at], options[at + 1 :]
+    options, command = split_command(argv)
     arguments = parser().parse(options)
     if command and arguments.checksums_only:
         raise ConfigError("--checksums-only: a command loads; leave out one of the two")

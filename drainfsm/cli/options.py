@@ -200,6 +200,15 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message} (see `{self.prog} --help`)")
 
 
+def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options, and the command behind ``--``; empty: there is none."""
+    options = list(argv)
+    if "--" not in options:
+        return options, []
+    at = options.index("--")
+    return options[:at], options[at + 1 :]
+
+
 def nearest(name: str, valid: Sequence[str]) -> str:
     """``; did you mean …?`` where something valid is close to ``name``, else nothing."""
     close = get_close_matches(name, valid, n=1, cutoff=0.6)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from drainfsm.cli.options import Parser, add_options
+from drainfsm.cli.options import Parser, add_options, split_command
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.config import RunConfig
 
@@ -38,10 +38,7 @@ def config_of(argv: Sequence[str]) -> RunConfig:
     """
     from drainfsm.cli.settings import load_settings
 
-    options, command = list(argv), None
-    if "--" in options:
-        at = options.index("--")
-        options, command = options[:at], options[at + 1 :]
+    options, command = split_command(argv)
     arguments = parser().parse(options)
     if not command:
         raise ConfigError("run: no command; put it behind `--`: drainfsm run … -- python train.py")
@@ -73,7 +70,7 @@ def _metrics(config: RunConfig) -> Callable[[], None]:
 
 def _warn_of_secrets(argv: Sequence[str]) -> None:
     """Every user of the machine can read a command line."""
-    options = argv[: argv.index("--")] if "--" in argv else argv
+    options, _ = split_command(argv)
     given = dict(pairwise([*options, ""]))
     given |= dict(option.split("=", 1) for option in options if "=" in option)
     password = "@" in given.get("--nats", "").partition("://")[2]

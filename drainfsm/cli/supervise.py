@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from drainfsm.cli.options import Parser, add_options
+from drainfsm.cli.options import Parser, add_options, split_command
 from drainfsm.cli.restarting import Restarts
 from drainfsm.cli.settings import Settings, default_values, load_settings
 from drainfsm.core.decider import EX_TEMPFAIL
@@ -64,10 +64,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    options, command = list(argv), []
-    if "--" in options:
-        at = options.index("--")
-        options, command = options[:at], options[at + 1 :]
+    options, command = split_command(argv)
     arguments = parser().parse(options)
     if not command:
         raise ConfigError("supervise: no command; put it behind `--`: … -- drainfsm run …")

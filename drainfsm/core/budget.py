@@ -134,6 +134,12 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fits: bool
 
     @property
+    def terms(self) -> tuple[tuple[str, Evidence], ...]:
+        """Those that are still to come, by name."""
+        named = (("quiesce", self.quiesce), ("durable", self.durable), ("commit", self.commit))
+        return tuple((name, term) for name, term in named if term is not None)
+
+    @property
     def save_budget_ms(self) -> int:
         """What is left for the durable write once the allowances are subtracted."""
         durable = self.durable.value_ms if self.durable else 0

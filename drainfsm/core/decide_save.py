@@ -12,15 +12,7 @@ from drainfsm.core.state import SAVE_UNDER_WAY, DrainSave, Phase, State, generat
 
 def does_not_fit(budget: Budget) -> str:
     """The arithmetic of a refusal, term by term."""
-    terms = [
-        f"{name} {term.value_ms}"
-        for name, term in (
-            ("quiesce", budget.quiesce),
-            ("durable", budget.durable),
-            ("commit", budget.commit),
-        )
-        if term is not None
-    ]
+    terms = [f"{name} {term.value_ms}" for name, term in budget.terms]
     terms.append(f"exit {budget.exit_margin_ms}")
     return (
         f"remaining {budget.remaining_ms} ms is not more than "

@@ -171,16 +171,11 @@ def _progress(
 def _arithmetic(budget: Budget) -> Iterator[str]:
     """The rule, one term a line, recomputed."""
     yield f"  {'remaining':{WIDTH}}{budget.remaining_ms:>8} ms (skew {budget.clock_skew_ms} ms off)"
-    for name, term in (
-        ("quiesce", budget.quiesce),
-        ("durable", budget.durable),
-        ("commit", budget.commit),
-    ):
-        if term is not None:
-            yield (
-                f"  {name:{WIDTH}}{term.value_ms:>8} ms ({term.basis}, "
-                f"{term.sample_count} of {term.samples_needed} samples)"
-            )
+    for name, term in budget.terms:
+        yield (
+            f"  {name:{WIDTH}}{term.value_ms:>8} ms ({term.basis}, "
+            f"{term.sample_count} of {term.samples_needed} samples)"
+        )
     yield f"  {'exit margin':{WIDTH}}{budget.exit_margin_ms:>8} ms"
     verdict = "fits" if budget.fits else "does not fit"
     yield f"  {'needed':{WIDTH}}{budget.needed_ms:>8} ms: {verdict}"

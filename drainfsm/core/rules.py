@@ -99,8 +99,7 @@ def recompute(budget: Budget) -> str:
     """What does not follow from its own inputs in a stored evaluation of the rule."""
     usable = budget.deadline_unix_ms - budget.clock_skew_ms
     remaining = max(0, usable - budget.now_unix_ms)
-    terms = (budget.quiesce, budget.durable, budget.commit)
-    needed = sum(term.value_ms for term in terms if term is not None) + budget.exit_margin_ms
+    needed = sum(term.value_ms for _, term in budget.terms) + budget.exit_margin_ms
     if remaining != budget.remaining_ms:
         return f"remaining {budget.remaining_ms} ms is not {remaining} ms"
     if needed != budget.needed_ms:

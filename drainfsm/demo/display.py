@@ -23,6 +23,7 @@ PATH = (
 )  # fmt: skip
 EVENT_LINES = 12
 BAR_WIDTH = 60
+TERM_STYLES = {"quiesce": "yellow", "durable": "blue", "commit": "magenta"}
 WAIT_TOLD_EVERY_S = 5.0
 """On an output that is not a terminal."""
 
@@ -96,12 +97,8 @@ class Display:
         scale = BAR_WIDTH / max(1, self._window_ms)
         text = Text("deadline  ")
         width = 0
-        for name, term_ms, style in (
-            ("quiesce", budget.quiesce.value_ms if budget.quiesce else 0, "yellow"),
-            ("durable", budget.durable.value_ms if budget.durable else 0, "blue"),
-            ("commit", budget.commit.value_ms if budget.commit else 0, "magenta"),
-            ("exit", budget.exit_margin_ms, "red"),
-        ):
+        terms = [(name, term.value_ms, TERM_STYLES[name]) for name, term in budget.terms]
+        for name, term_ms, style in (*terms, ("exit", budget.exit_margin_ms, "red")):
             cells = round(term_ms * scale)
             text.append("█" * cells, style=style)
             width += cells

@@ -1,4 +1,4 @@
-"""What a check found, and what all checks are given."""
+"""What a check found, and the input that all checks get."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drainfsm.log.server import NatsServer
 class Severity(enum.StrEnum):
     RIGHT = "right"
     NOTE = "note"
-    """It could not be tried, or somebody may want to know."""
+    """It could not be tried, or is worth knowing."""
 
     WARNING = "warning"
     """A drain works, and something around it does not."""
@@ -29,7 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     seen: str
     why: str = ""
     fix: str = ""
-    """The command, or the line of a configuration, that mends it. Nobody but its reader runs it."""
+    """The command, or the line of a configuration, that fixes it. Only its reader runs it."""
 
 
 def right(check: str, seen: str) -> Finding:

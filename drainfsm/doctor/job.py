@@ -49,7 +49,7 @@ def check_command(patient: Patient) -> Iterator[Finding]:
     if program is None:
         yield error(
             "command",
-            f"{command[0]} is no program that can be started here",
+            f"{command[0]} cannot be started here",
             why="the job would end with 127",
             fix=f"which {command[0]}; in a container, install it into the image",
         )
@@ -66,7 +66,7 @@ def check_command(patient: Patient) -> Iterator[Finding]:
 
 
 def _execs(command: tuple[str, ...]) -> bool:
-    """The shell becomes what it starts, or lets the signals pass."""
+    """The shell becomes what it starts, or ignores the signals."""
     text = " ".join(command[1:])
     script = next((word for word in command[1:] if not word.startswith("-")), "")
     try:
@@ -91,7 +91,7 @@ def check_nodes(patient: Patient) -> Iterator[Finding]:
     if not host or not port_text.isdecimal():
         yield error(
             "coordinator",
-            f"--coordinator {patient.coordinator or '(missing)'} is no HOST:PORT",
+            f"--coordinator {patient.coordinator or '(missing)'} is not HOST:PORT",
             why="agents of several nodes find each other there",
             fix="drainfsm run --coordinator node0:7411 …",
         )
@@ -104,7 +104,7 @@ def _check_port(patient: Patient, host: str, port: int) -> Iterator[Finding]:
     if low <= port <= high:
         yield warning(
             "coordinator",
-            f"port {port} lies in {low}-{high}, which the kernel hands out to whoever connects",
+            f"port {port} lies in {low}-{high}, which the kernel hands out to connections",
             why="now and then it is taken when the job starts",
             fix=f"drainfsm run --coordinator {host}:7411 …",
         )

@@ -29,7 +29,7 @@ MEND = {
     "alibaba": "curl http://100.100.100.200/latest/meta-data/",
     "tencent": "curl http://metadata.tencentyun.com/latest/meta-data/",
 }
-"""By cloud: what shows, or mends, that its service gives no answer."""
+"""By cloud: the command that shows, or fixes, that its service gives no answer."""
 
 
 async def check_sources(patient: Patient, now_unix_ms: Callable[[], int]) -> list[Finding]:
@@ -104,7 +104,7 @@ async def _check_unheard(now_unix_ms: Callable[[], int]) -> list[Finding]:
     else:
         heard = (await detect(now_unix_ms)).cloud
     if not heard:
-        return [note("source", "no --source, and no platform is recognised: signals alone tell")]
+        return [note("source", "no --source, and no platform is recognised: only signals tell")]
     return [
         warning(
             "source",
@@ -174,7 +174,7 @@ async def _check_slurm(patient: Patient) -> list[Finding]:
         found.append(
             error(
                 "slurm requeue",
-                "the job may not be requeued",
+                "the job must not be requeued",
                 why="it would not come back after a drain",
                 fix="#SBATCH --requeue, or `resubmit` in [adapters.slurm]",
             )

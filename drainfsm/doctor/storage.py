@@ -1,4 +1,5 @@
-"""The checkpoint store: what a commit log needs of it, what really lasts, how fast, how much."""
+"""The checkpoint store: whether it can hold a commit log, whether it lasts, how fast it is, how
+much room it has."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def check_store(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
             yield error(
                 "store",
                 f"{parent} does not exist",
-                why="a file system that is not mounted is no fresh start: the job refuses",
+                why="a file system that is not mounted is not a fresh start: the job refuses",
                 fix=f"mount | grep {parent}; for a new place: drainfsm run --create-store …",
             )
         return
@@ -79,7 +80,7 @@ def _check_owner(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
 
 
 def check_mount(check: str, path: Path) -> Iterator[Finding]:
-    """Whether what is fsynced there is there after a power cut, or on another machine."""
+    """Whether what is fsynced there is still there after a power cut, and on another machine."""
     mount = mount_of(path)
     if mount is None:
         return
@@ -187,8 +188,8 @@ def _check_bandwidth(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
     if measured * patient.node_count < assumed:
         yield warning(
             "store bandwidth",
-            f"{size(measured)}/s from this node, {patient.node_count} node(s); the rule reckons "
-            f"with {size(assumed)}/s until a save is on record",
+            f"{size(measured)}/s from this node, {patient.node_count} node(s); the rule counts "
+            f"on {size(assumed)}/s until a save is on record",
             why="the first drain may begin a save that does not fit, and give it up",
             fix=f"drainfsm run --store-bytes-per-s {measured * patient.node_count} …",
         )

@@ -23,8 +23,8 @@ def watch_eviction(
 ) -> tuple[Watched, CascadeDetected | None]:
     """One more eviction. Feed them in the order of their instants.
 
-    A cascade is told when it has ``hops`` evictions and again with each further one; a circle as
-    soon as it is closed.
+    A cascade is reported when it has ``hops`` evictions and again with each further one; a circle
+    as soon as it is closed.
     """
     since = eviction.at_unix_ms - rules.window_s * 1_000
     recent = tuple(chain for chain in watched.chains if chain[-1].at_unix_ms >= since)
@@ -45,7 +45,7 @@ def watch_eviction(
 
 
 def cascades(evictions: Iterable[Eviction], rules: CascadeRules) -> list[CascadeDetected]:
-    """All that these hold, in any order."""
+    """All cascades among these evictions, which may be in any order."""
     watched, found = Watched(), []
     for eviction in sorted(evictions, key=lambda one: one.at_unix_ms):
         watched, cascade = watch_eviction(watched, eviction, rules)
@@ -54,7 +54,7 @@ def cascades(evictions: Iterable[Eviction], rules: CascadeRules) -> list[Cascade
 
 
 def evictions_in(records: Iterable[Record]) -> Iterator[Eviction]:
-    """Of the notices that say which job takes the capacity; repeats of one count once."""
+    """From the notices that say which job takes the capacity; repeats of one count once."""
     seen: set[tuple[str, int, str]] = set()
     for record in records:
         for event in record.events:
@@ -67,7 +67,7 @@ def evictions_in(records: Iterable[Record]) -> Iterator[Eviction]:
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time of attempts went."""
+    """How the time of attempts was spent."""
 
     starting_ms: int = 0
     """From the claim to the first step that was completed on every rank."""

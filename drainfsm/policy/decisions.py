@@ -1,7 +1,7 @@
 """Decisions on record: below ``decisions/`` in a checkpoint store, or in a state directory.
 
-They are made outside every attempt, like drills, so they have no log to go to: one writer a log is
-a rule. Each is an object of its own.
+They are made outside every attempt, like drills, so they have no log to go to: a log has one
+writer. Each is an object of its own.
 """
 
 from __future__ import annotations

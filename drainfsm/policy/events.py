@@ -1,4 +1,4 @@
-"""What a policy decides, as events: each holds everything that it was decided by.
+"""What a policy decides, as events: each holds all inputs of the decision.
 
 They are made outside of every attempt, so no attempt's log holds them: ``policy.decisions``.
 """
@@ -23,7 +23,7 @@ class PolicyFact(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class Ended(enum.StrEnum):
-    """How an attempt ended, as far as its restart is concerned."""
+    """How an attempt ended, as it matters for its restart."""
 
     PREEMPTED = "preempted"
     """It drained: its capacity went away, whatever the cause."""
@@ -32,7 +32,7 @@ class Ended(enum.StrEnum):
     """It went away without leaving, or could not begin."""
 
     NO_PROGRESS = "no_progress"
-    """Several in a row have left on one and the same checkpoint, it too (exit code 77)."""
+    """Several in a row, this one included, have left on the same checkpoint (exit code 77)."""
 
     SUPERSEDED = "superseded"
     FAILED = "failed"
@@ -48,7 +48,7 @@ class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ended
     lived_ms: int
     progressed: bool | None = None
-    """It committed something that was newer than what it began with; None: not known."""
+    """It committed something newer than what it began with; None: not known."""
 
     cause: str = ""
 
@@ -95,7 +95,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     """Of this attempt."""
 
     capacity: int = 1
-    """In whatever the scheduler counts: accelerators, nodes."""
+    """In the scheduler's unit: accelerators, nodes."""
 
     at_risk_ms: int = 0
     """Work that no commit covers yet."""
@@ -111,7 +111,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     tier: str
     capacity: int = 1
     exemption: str = ""
-    """Not empty: it may preempt jobs within their minimum run time, and why."""
+    """Not empty: why it may preempt jobs within their minimum run time."""
 
 
 class Spared(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class CascadeDetected(PolicyFact, frozen=True, kw_only=True):
     """Jobs evict one another in a chain, or in a circle."""
 
     chain: tuple[Eviction, ...]
-    """Oldest first; the victim of each is who evicts in the next."""
+    """Oldest first; the victim of each evicts in the next."""
 
     cycle: bool
     """A job of the chain is evicted by what its own eviction began."""

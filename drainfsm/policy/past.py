@@ -1,4 +1,4 @@
-"""The attempts of a job as its checkpoint store has them on record, to decide its restart by."""
+"""The attempts of a job as recorded in its checkpoint store, to decide about its restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BY_CAUSE = {
 """Every other cause is that of a notice."""
 
 ATTEMPTS_READ = 64
-"""Looked back on: more than any budget of attempts in a row."""
+"""Attempts that are looked at: more than any budget of attempts in a row."""
 
 
 class Past(NamedTuple):
@@ -38,7 +38,8 @@ class Past(NamedTuple):
 
 
 def past_attempts(store: ObjectStore, *, job_id: str, attempts_max: int) -> Past:
-    """``attempts_max``: so many in a row that leave on one checkpoint get no further; 0: never.
+    """``attempts_max``: this many in a row that leave on the same checkpoint make no progress; 0:
+    never.
 
     Raises:
         CommitLogError: the log or a record is damaged, or of another job.
@@ -74,7 +75,7 @@ def past_attempts(store: ObjectStore, *, job_id: str, attempts_max: int) -> Past
 def _attempt(
     record: RequeueRecord, *, claimed_unix_ms: int, committed_unix_ms: int | None
 ) -> PastAttempt:
-    """When a lost one ended nobody knows; its record was written when it was missed."""
+    """When a lost one ended is not known; its record was written when it was missed."""
     ended = BY_CAUSE.get(record.cause, Ended.PREEMPTED)
     end = record.recorded_unix_ms if ended is not Ended.LOST else committed_unix_ms
     return PastAttempt(

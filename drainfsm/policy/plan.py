@@ -1,4 +1,4 @@
-"""How long a grace window must be: the rule of a drain, asked the other way round.
+"""How long a grace window must be: the rule of a drain, solved for the window.
 
 ``T_grace > handler + quiesce + (bytes / bandwidth + barrier) + commit + exit margin + clock skew``.
 The terms are those of ``core.budget``: with a log, bounds from the job's own saves.

@@ -41,7 +41,7 @@ def plan_text(plan: Plan) -> Iterator[str]:
         yield from _row(verdict.window.platform, f"{word}: {spare}{note}")
     if plan.interval is not None:
         yield ""
-        yield "Periodic saves, for what comes without a notice"
+        yield "Periodic saves, for losses without a notice"
         every = plan.interval
         yield from _row("one save costs", f"{seconds(every.save_cost_ms)} of training time")
         yield from _row("mean time between losses", span(every.mtbf_ms))
@@ -85,7 +85,7 @@ def _log(plan: Plan) -> Iterator[str]:
     if not plan.windows:
         return
     yield ""
-    yield f"By the {plan.sample_count} comparable saves on record"
+    yield f"From the {plan.sample_count} comparable saves on record"
     longest = max(found.window_ms for found in plan.windows)
     for found in plan.windows:
         bar = "#" * max(1, round(BAR * found.window_ms / longest))

@@ -15,7 +15,7 @@ from drainfsm.policy.events import (
 )
 from drainfsm.policy.rules import Rules, slurm_settings
 
-NOT_AGAIN = "WARNING: recomputed from these inputs, the decision is another one"
+NOT_AGAIN = "WARNING: recomputed from these inputs, the decision differs"
 
 
 def explain_decision(decision: Decision) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Who makes room for whom: a pure function for anybody's scheduler."""
+"""Who makes room for whom: a pure function for any scheduler."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def decide_preemption(
     free_capacity: int,
     now_unix_ms: int,
 ) -> PreemptionDecided:
-    """Chooses victims only if the job can start then: the lowest tier first, and in a tier what
-    has least work at risk. No more of them than it needs.
+    """Chooses victims only if the job can start then: the lowest tier first, and in a tier those
+    with the least work at risk. No more of them than it needs.
 
     Raises:
         ConfigError: a tier that the rules do not have.
@@ -95,7 +95,7 @@ def _choose(needed: int, eligible: Sequence[Running], rules: PreemptionRules) ->
     for job in order:
         if sum(one.capacity for one in chosen) < needed:
             chosen.append(job)
-    for job in list(chosen):  # what a larger one behind it has made needless
+    for job in list(chosen):  # no longer needed, since a larger one was chosen after it
         if sum(one.capacity for one in chosen) - job.capacity >= needed:
             chosen.remove(job)
     return chosen
@@ -108,5 +108,5 @@ def _reason(waiting: Waiting, chosen: Sequence[Running], *, free_capacity: int) 
             exempt if waiting.exemption else ""
         )
     if free_capacity >= waiting.capacity:
-        return "there is room without anybody making any"
-    return f"nobody may be made to make room for {waiting.job_id}, or it would not be enough"
+        return "there is room already"
+    return f"no job may be preempted for {waiting.job_id}, or it would not be enough"

@@ -15,13 +15,13 @@ ENDS = {
     Ended.SUPERSEDED: (RestartAction.END, "a newer attempt has taken the job over"),
     Ended.NO_PROGRESS: (
         RestartAction.HOLD,
-        "its attempts get no further than the checkpoint that they began with",
+        "its attempts make no progress beyond the checkpoint that they began with",
     ),
 }
 
 
 def is_healthy(attempt: PastAttempt, rules: RestartRules) -> bool:
-    """It lived long enough, and nothing says that it committed nothing new."""
+    """It lived long enough, and is not known to have committed nothing new."""
     return attempt.lived_ms >= rules.healthy_s * 1_000 and attempt.progressed is not False
 
 
@@ -35,19 +35,20 @@ def with_attempt(row: Row, attempt: PastAttempt, rules: RestartRules) -> Row:
 
 
 def row_of(decisions: Sequence[RestartDecided]) -> Row:
-    """Where the job stands after these, in the order in which they were made. Whoever starts it
-    again after it was held, or had ended, has looked at it: a new row begins."""
+    """Where the job stands after these, in the order in which they were made. If it is started
+    again after it was held, or had ended, somebody has looked at it: a new row begins."""
     last = decisions[-1] if decisions else None
     return last.row if last and last.action is RestartAction.RESTART else Row()
 
 
 def chance_of(job_id: str, epoch: int) -> float:
-    """From 0 to 1: the same for the same attempt wherever it is worked out, and jobs differ."""
+    """From 0 to 1: the same for the same attempt wherever it is computed, and different between
+    jobs."""
     return zlib.crc32(f"{job_id}/{epoch}".encode()) / 2**32
 
 
 def longest_pause_s(row: Row, ended: Ended, rules: RestartRules) -> float:
-    """Before chance shortens it: never less after one more, and at most ``pause_s_max``."""
+    """Before chance shortens it: never shorter after one more, and at most ``pause_s_max``."""
     if ended is Ended.PREEMPTED:
         further = max(0, row.preemption_count - rules.free_preemptions)
         return backoff_s(further + 1, first_s=rules.pause_s, longest_s=rules.pause_s_max)
@@ -83,7 +84,7 @@ def decide_restart(
 def decide_after(
     attempts: Sequence[PastAttempt], rules: RestartRules, *, job_id: str, now_unix_ms: int
 ) -> RestartDecided:
-    """About the last of these, which are all that have ended, oldest first; there is one."""
+    """Decide about the last of these: all that have ended, oldest first, at least one."""
     decided: list[RestartDecided] = []
     for attempt in attempts:
         decided.append(

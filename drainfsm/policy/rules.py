@@ -23,10 +23,10 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     name: str
     preempts: tuple[str, ...] | None = None
-    """Names of the tiers whose jobs it may preempt; None: all that stand behind it."""
+    """Names of the tiers whose jobs it may preempt; None: all below it."""
 
     ignores_minimum: bool = False
-    """It may preempt a job before that has had its minimum run time. Each time is on record."""
+    """It may preempt a job that has not had its minimum run time. Each time is recorded."""
 
 
 TIERS = (
@@ -39,13 +39,14 @@ TIERS = (
 
 class PreemptionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tiers: tuple[Tier, ...] = TIERS
-    """The highest first."""
+    """Highest first."""
 
     minimum_run_s: Seconds = 1_800.0
-    """So long a job runs before it may be preempted."""
+    """A job runs for this long before it may be preempted."""
 
     evictions_max: Count = 4
-    """Of one job within ``quota_s``. Who has had so many is left alone until the oldest is past."""
+    """Evictions of one job within ``quota_s``. A job that has had this many is spared until the
+    oldest is past."""
 
     quota_s: Seconds = 86_400.0
 
@@ -56,7 +57,7 @@ class PreemptionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         for tier in self.tiers:
             for name in tier.preempts or ():
                 if name not in names:
-                    raise ValueError(f"tier {tier.name} preempts {name}, which is no tier")
+                    raise ValueError(f"tier {tier.name} preempts {name}, which is not a tier")
 
     def tier(self, name: str) -> Tier:
         """Raises: ConfigError: there is none of that name."""
@@ -78,8 +79,8 @@ class RestartRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """When a job comes back. Counts are in a row: an attempt that was healthy ends the row."""
 
     free_preemptions: Count = 3
-    """After so many the job comes back after ``pause_s``; after each further one it waits twice as
-    long. A loss is nobody's plan: there the pause doubles from the first one on."""
+    """After this many the job comes back after ``pause_s``; after each further one it waits twice
+    as long. A loss is unplanned: there the pause doubles from the first one on."""
 
     pause_s: Seconds = 1.0
     pause_s_max: Seconds = 60.0
@@ -90,12 +91,12 @@ class RestartRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     preemptions_max: Count = 20
     failures_max: Count = 10
     healthy_s: Seconds = 300.0
-    """An attempt that lived so long, and committed something new, was healthy."""
+    """An attempt that lived for this long, and committed something new, was healthy."""
 
 
 class CascadeRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hops: Annotated[int, Meta(ge=2)] = 3
-    """A chain of so many evictions, each by the victim of the one before, is a cascade."""
+    """A chain of this many evictions, each by the victim of the one before, is a cascade."""
 
     window_s: Seconds = 3_600.0
     """From its first eviction to its last."""
@@ -116,7 +117,7 @@ def read_rules(text: str, *, where: str) -> Rules:
     """A TOML document with the tables ``preemption``, ``restart`` and ``cascade``.
 
     Raises:
-        ConfigError: it is none, or something in it is not known or will not do.
+        ConfigError: it is not one, or something in it is unknown or wrong.
     """
     try:
         return msgspec.convert(tomllib.loads(text), Rules)

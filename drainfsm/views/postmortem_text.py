@@ -113,9 +113,8 @@ def _terms(budget: Budget) -> list[tuple[str, str, str]]:
         count = f"{term.sample_count} of {term.samples_needed} samples"
         return name, str(term.value_ms), f"{term.basis}, {count}"
 
-    terms = (("quiesce", budget.quiesce), ("durable", budget.durable), ("commit", budget.commit))
     rows = [("remaining", str(budget.remaining_ms), f"skew {budget.clock_skew_ms} ms off")]
-    rows += [row(name, term) for name, term in terms if term is not None]
+    rows += [row(name, term) for name, term in budget.terms]
     return [*rows, ("exit margin", str(budget.exit_margin_ms), "allowance")]
 
 

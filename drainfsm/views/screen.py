@@ -47,6 +47,9 @@ DECISIONS = frozenset(
 )
 
 
+TERM_STYLES = {"quiesce": "cyan", "durable": "blue", "commit": "magenta"}
+
+
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What the viewer chose."""
 
@@ -141,13 +144,7 @@ def _bar(budget: Budget, *, opened_unix_ms: int, width: int) -> Text:
     room = max(10, width - 24)
     spent_ms = min(window_ms, max(0, budget.now_unix_ms - opened_unix_ms))
     parts: list[tuple[str, int, str]] = [("█", spent_ms, "dim")]
-    for term, style in (
-        (budget.quiesce, "cyan"),
-        (budget.durable, "blue"),
-        (budget.commit, "magenta"),
-    ):
-        if term is not None:
-            parts.append(("▓", term.value_ms, style))
+    parts += [("▓", term.value_ms, TERM_STYLES[name]) for name, term in budget.terms]
     parts.append(("▓", budget.exit_margin_ms, "white"))
     left_ms = budget.deadline_unix_ms - budget.now_unix_ms
     text, used = Text(f"{span(max(0, left_ms)):>9} left  "), 0
@@ -160,15 +157,7 @@ def _bar(budget: Budget, *, opened_unix_ms: int, width: int) -> Text:
 
 
 def _budget(budget: Budget) -> Text:
-    terms = [
-        f"{name} {span(term.value_ms)}"
-        for name, term in (
-            ("quiesce", budget.quiesce),
-            ("durable", budget.durable),
-            ("commit", budget.commit),
-        )
-        if term is not None
-    ]
+    terms = [f"{name} {span(term.value_ms)}" for name, term in budget.terms]
     terms.append(f"exit {span(budget.exit_margin_ms)}")
     word, style = ("fits", "green") if budget.fits else ("does not fit", "red")
     text = Text(f"  needs {' + '.join(terms)} = {span(budget.needed_ms)}: ")

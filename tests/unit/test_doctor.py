@@ -132,7 +132,7 @@ def _coordinator(tmp_path: Path, where: str, *, rank: int = 0) -> list[Finding]:
 
 
 def test_where_the_agents_should_find_each_other(tmp_path: Path, closed_port: int) -> None:
-    assert "no HOST:PORT" in the_only(_coordinator(tmp_path, "node0")).seen
+    assert "not HOST:PORT" in the_only(_coordinator(tmp_path, "node0")).seen
     assert "cannot be resolved" in the_only(_coordinator(tmp_path, "no-such.invalid:7411")).seen
     assert not _coordinator(tmp_path, f"127.0.0.1:{closed_port}")
     assert not _coordinator(tmp_path, f"127.0.0.1:{closed_port}", rank=1)

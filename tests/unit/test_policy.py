@@ -280,7 +280,7 @@ def test_rules_are_read_strictly() -> None:
     for text, told in (
         ("[restart]\njitter = 0.75", "0.5"),
         ("[restart]\npauses = 1", "pauses"),
-        ('[preemption]\ntiers = [{name = "a", preempts = ["b"]}]', "b, which is no tier"),
+        ('[preemption]\ntiers = [{name = "a", preempts = ["b"]}]', "b, which is not a tier"),
         ('[preemption]\ntiers = [{name = "a"}, {name = "a"}]', "a name of its own"),
         ("[preemption", "x.toml"),
     ):
@@ -331,7 +331,7 @@ def test_the_store_tells_when_the_job_comes_back(
     for epoch in range(6, 11):
         leave(store, epoch=epoch, cause=Cause.EVICTION, commits=False)
     assert restart(store, "--record") == 1
-    assert "no further than the checkpoint" in capsys.readouterr().out
+    assert "no progress beyond the checkpoint" in capsys.readouterr().out
     assert restart(store, "--attempts", "0") == 0
     CommitLog(store, job_id="j").claim(attempt_id="a11", now_unix_ms=NOW + 200 * MINUTE_MS)
     assert restart(store, "--annotations") == 1
