@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from drainfsm.cli.options import Parser, add_options, split_command
+from drainfsm.cli import drill_scenarios
+from drainfsm.cli.drill_scenarios import ALL
+from drainfsm.cli.options import ALLOWANCES, Parser, add_options, split_command
 from drainfsm.cli.settings import load_settings
 from drainfsm.cli.stores import store_of
 from drainfsm.core.events import CheckpointDrilled
@@ -22,6 +24,7 @@ from drainfsm.core.manifest import Commit, Manifest
 from drainfsm.core.orders import target_of
 from drainfsm.core.text import printable
 from drainfsm.core.words import DrillOutcome, Verification
+from drainfsm.drills.scenarios import SCENARIOS
 from drainfsm.errors import (
     ConfigError,
     GenerationPrunedError,
@@ -37,10 +40,19 @@ from drainfsm.store.generations import read_manifest, verify_generation
 
 COMMAND_S_MAX = 3_600.0
 
-USAGE = """drill restore --store URL_OR_PATH --job NAME [--generation ID] [--checksums-only]
+USAGE = """drill SCENARIO|all [--dir DIR] [--html FILE] [--junit FILE] [--json] [-- CMD…]
+       drainfsm drill restore --store URL_OR_PATH --job NAME [--generation ID] [--checksums-only]
                     [--timeout SECONDS] [--json] [-- CMD…]"""
 
 EPILOG = """\
+SCENARIO: {scenarios}.
+Starts the command (the demo's job where there is none) under an agent, with a store, a log and a
+state directory of its own, waits for its first periodic checkpoint, does to it what the name says,
+starts a replacement, and judges: nothing new was scheduled onto the drained node, one decision on
+the save, every committed checkpoint complete, no process left after the deadline, a valid step
+after. Exit code 1: a scenario failed. The command must save by drainfsm, and train until it is told
+to leave. Needs a minute or two each.
+
 restore: read a committed generation (the newest) back as a new process would: the manifest, every
 byte against its checksum, and, where torch is installed, every tensor and object. The job is not
 touched, and may run. The outcome is recorded in the store under drills/; exit code 1 if it failed,
@@ -50,29 +62,44 @@ With a command: the job's own, all ranks on this machine. It is started as `drai
 it, restores that generation with every byte checked, and is ended once all ranks have done so,
 before their first step is over. So the job's own code is drilled, and nothing is saved.
 
-Loading unpickles what the job saved: drill the stores of jobs that you trust."""
+Loading unpickles what the job saved: drill the stores of jobs that you trust.""".format(
+    scenarios=", ".join(SCENARIOS)
+)
+RESTORE = "restore"
+TIMEOUT_S = 300.0
 
 
 def parser() -> Parser:
-    made = Parser("drill", "Rehearse a restore.", usage=USAGE, epilog=EPILOG)
-    made.add_argument("what", metavar="restore", choices=("restore",), help="what to rehearse")
-    add_options(made, ("job", "store"))
+    made = Parser("drill", "Rehearse drains and restores.", usage=USAGE, epilog=EPILOG)
+    made.add_argument(
+        "what", metavar="WHAT", choices=(RESTORE, ALL, *SCENARIOS), help="what to rehearse"
+    )
+    add_options(
+        made, ("job", "store", "grace", "every_steps", *(option.key for option in ALLOWANCES))
+    )
     made.add_argument("--generation", metavar="ID", help="instead of the newest committed one")
     made.add_argument("--checksums-only", action="store_true", help="load nothing into memory")
     made.add_argument(
         "--timeout",
         type=float,
         metavar="SECONDS",
-        default=COMMAND_S_MAX,
-        help="the drill fails if the command has not restored by then (default: %(default)g)",
+        help="a drill fails if a command has not restored by then, or a scenario waits longer for "
+        f"anything (default: {COMMAND_S_MAX:g}, {TIMEOUT_S:g})",
     )
-    made.add_argument("--json", action="store_true", help="print the event as JSON")
+    made.add_argument("--dir", metavar="DIR", help="of scenarios (default: a temporary one)")
+    made.add_argument("--html", metavar="FILE", type=Path, help="of scenarios: a page")
+    made.add_argument("--junit", metavar="FILE", type=Path, help="of scenarios: for a CI")
+    made.add_argument("--json", action="store_true", help="one JSON object a rehearsal")
     return made
 
 
 def main(argv: Sequence[str]) -> int:
     options, command = split_command(argv)
     arguments = parser().parse(options)
+    if arguments.what != RESTORE:
+        settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+        arguments.timeout = arguments.timeout or TIMEOUT_S
+        return drill_scenarios.main(arguments, settings, command)
     if command and arguments.checksums_only:
         raise ConfigError("--checksums-only: a command loads; leave out one of the two")
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
@@ -83,7 +110,9 @@ def main(argv: Sequence[str]) -> int:
     began = time.monotonic()
     if command:
         config = settings.run_config(command)
-        drilled = _tried(lambda: rehearse(store, commit, config, timeout_s=arguments.timeout))
+        drilled = _tried(
+            lambda: rehearse(store, commit, config, timeout_s=arguments.timeout or COMMAND_S_MAX)
+        )
     else:
         drilled = drill(store, commit, loads=not arguments.checksums_only)
     event = CheckpointDrilled(

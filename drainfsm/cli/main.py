@@ -36,7 +36,7 @@ COMMANDS = {
     "auth": "credentials and permissions for users of a NATS server",
     "stream": "make or check the stream of the log, for administrators",
     "export": "write a job's log into a file",
-    "drill": "rehearse a restore, and record whether it would work",
+    "drill": "rehearse drains and restores with a real job",
     "gc": "remove generations that no restart can ask for",
     "demo": "the whole story on this machine, in two minutes",
 }

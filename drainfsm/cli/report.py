@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.encode(made) + b"\n")
     else:
-        for line in report_text(made):
+        for line in report_text(made, now_unix_ms=Clock().now_unix_ms()):
             print(printable(line, chars_max=LINE_CHARS_MAX))
     return report_damage(history)
 

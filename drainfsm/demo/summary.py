@@ -11,14 +11,11 @@ import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.explain import explain
-from drainfsm.core.manifest import Commit
 from drainfsm.core.records import Record
 from drainfsm.core.rules import broken_rules, events_of
 from drainfsm.demo.cluster import DemoAttempt, Place
-from drainfsm.errors import DrainfsmError
+from drainfsm.drills.criteria import all_complete, cordoned_first, decision_count, decision_of
 from drainfsm.store import open_store
-from drainfsm.store.commits import CommitLog
-from drainfsm.store.generations import read_manifest, verify_generation
 from drainfsm.views.attempts import AttemptReport
 from drainfsm.views.history import by_attempt
 from drainfsm.views.report import report
@@ -96,10 +93,10 @@ def summarize(
         if any(isinstance(x, e.NoticeReceived) for x in events_of(histories.get(epoch, [])))
     ]
     difference, compared = _compare(losses, _losses(reference))
-    saved = drains[0].saved_step if drains else None
+    saved_step = drains[0].saved_step if drains else None
     return Result(
         drains=drains,
-        saved_step=saved,
+        saved_step=saved_step,
         resumed_step=drains[0].resumed_step if drains else None,
         loss_max_abs_diff=difference,
         compared_steps=compared,
@@ -143,7 +140,7 @@ def _drain(
     events = list(events_of(history))
     opened = next(x for x in events if isinstance(x, e.NoticeReceived))
     deadline = min(x.effective_deadline_unix_ms for x in events if isinstance(x, e.NoticeReceived))
-    decision, saved = _decision(events)
+    decision = decision_of(events)
     restored = [x for x in events_of(following) if isinstance(x, e.CheckpointRestored)]
     resumed = restored[0].step + 1 if restored else None
     trained = [x for x in losses if x["at_unix_ms"] <= attempt.exited_unix_ms]
@@ -152,12 +149,12 @@ def _drain(
     lost_s = told.work_lost_ms / 1_000
     return DrainResult(
         drain_id=opened.drain_id,
-        decision=decision,
+        decision=decision.what,
         deadline_unix_ms=deadline,
         exited_unix_ms=attempt.exited_unix_ms,
         state="exited" if any(isinstance(x, e.Exited) for x in events) else "not over",
         last_trained_step=last_step,
-        saved_step=saved,
+        saved_step=decision.step,
         resumed_step=resumed,
         lost_steps=len({x["step"] for x in lost}),
         lost_s=lost_s,
@@ -168,20 +165,6 @@ def _drain(
             for event in record.events
         ],
     )
-
-
-def _decision(events: Sequence[e.Event]) -> tuple[str, int | None]:
-    for event in reversed(events):
-        match event:
-            case e.ManifestPublished():
-                return "saved", event.step
-            case e.SaveSkipped():
-                return "skipped", event.restore_step
-            case e.SaveAbandoned():
-                return "abandoned", event.restore_step
-            case _:
-                pass
-    return "none", None
 
 
 PHASES = {
@@ -222,11 +205,11 @@ def _criteria(
     return {
         "nothing_new_scheduled_on_the_nodes": len(drains) == 2
         and all((place.cordoned / attempt.nodes[1]).exists() for attempt in attempts[:2])
-        and all(_cordoned_first(history) for history in both)
+        and all(cordoned_first(events_of(history)) for history in both)
         and not {n for later in attempts[2:] for n in later.nodes} & set(_names(place.cordoned)),
         "one_save_decision": len(drains) == 2
-        and all(_decision_count(history) == 1 for history in both),
-        "complete_manifest": _complete(place),
+        and all(decision_count(events_of(history)) == 1 for history in both),
+        "complete_manifest": all_complete(open_store(str(place.store)), job_id=place.job),
         "exit_inside_the_budget": len(drains) == 2
         and all(
             drain.state == "exited" and 0 < drain.exited_unix_ms <= drain.deadline_unix_ms
@@ -237,37 +220,8 @@ def _criteria(
     }
 
 
-def _cordoned_first(history: list[Record]) -> bool:
-    """The cordon succeeded, and is on record before anything was decided about the save."""
-    for event in events_of(history):
-        if isinstance(event, e.NodeCordoned):
-            return event.outcome == "success"
-        if isinstance(event, e.StopStepAgreed | e.SaveSkipped):
-            return False
-    return False
-
-
 def _names(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir()]
-
-
-def _decision_count(history: list[Record]) -> int:
-    return sum(isinstance(x, e.SaveDecided | e.SaveSkipped) for x in events_of(history))
-
-
-def _complete(place: Place) -> bool:
-    """Every committed generation is whole, by name, size and checksum."""
-    store = open_store(str(place.store))
-    commits: list[Commit] = [c for _, c in CommitLog(store, job_id=place.job).commits()]
-    try:
-        for commit in commits:
-            manifest = read_manifest(
-                store, generation_id=commit.generation_id, digest=commit.manifest_digest
-            )
-            verify_generation(store, manifest, checksums=True)
-    except DrainfsmError:
-        return False
-    return bool(commits)
 
 
 def explanations(histories: Histories) -> list[str]:

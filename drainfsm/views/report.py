@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from drainfsm.core.events import AttemptLost, CheckpointDrilled
+from drainfsm.core.words import DrillOutcome
 from drainfsm.views.attempts import AttemptReport, Ending, Seen, attempt_report, see
 from drainfsm.views.replay import AttemptLog, AttemptReplay, replay_job
 from drainfsm.views.tally import Tally, Totals
@@ -26,6 +27,9 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     totals: Totals
     drills: tuple[DrillReport, ...] | None = None
     """Restores that were rehearsed, from the checkpoint store; None: no store was named."""
+
+    last_good_drill_unix_ms: int | None = None
+    """When the newest of them that succeeded was; None: none did, or it was not asked."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +68,12 @@ def with_drills(
 ) -> Report:
     """The same with the drills recorded in the checkpoint store of that job."""
     found = tuple(DrillReport(at_unix_ms=at, drill=drill) for at, drill in drills)
+    good = [one.at_unix_ms for one in found if one.drill.outcome == DrillOutcome.VERIFIED]
+    last_good = max(good, default=None)
     jobs = tuple(
-        msgspec.structs.replace(job, drills=found) if job.job_id == job_id else job
+        msgspec.structs.replace(job, drills=found, last_good_drill_unix_ms=last_good)
+        if job.job_id == job_id
+        else job
         for job in made.jobs
     )
     return msgspec.structs.replace(made, jobs=jobs)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from drainfsm.core.text import span
 from drainfsm.views.attempts import AttemptReport
 from drainfsm.views.fleet import FleetReport
-from drainfsm.views.report import DrillReport, Report
+from drainfsm.views.report import DrillReport, JobReport, Report
 from drainfsm.views.table import WIDTH, day_and_time, in_seconds
 from drainfsm.views.tally import Durations, Rate, Totals
 
 LABEL_COLUMNS = 28
 
 
-def report_text(report: Report) -> Iterator[str]:
+def report_text(report: Report, *, now_unix_ms: int | None = None) -> Iterator[str]:
+    """``now_unix_ms``: ages are told, too."""
     for job in report.jobs:
         yield f"job {job.job_id}"
         for attempt in job.attempts:
@@ -23,6 +25,7 @@ def report_text(report: Report) -> Iterator[str]:
         yield from _totals(job.totals)
         if job.drills is not None:
             yield from _drills(job.drills)
+            yield from _last_good(job, now_unix_ms)
         yield ""
     if len(report.jobs) > 1:
         yield "all jobs"
@@ -121,6 +124,23 @@ def _drills(drills: tuple[DrillReport, ...]) -> Iterator[str]:
         text += f"; last {_when(last.at_unix_ms)}: {last.drill.generation_id} {last.drill.outcome}"
         text += f" ({last.drill.verification})"
     yield from _row("restores rehearsed", text)
+
+
+def _last_good(job: JobReport, now_unix_ms: int | None) -> Iterator[str]:
+    at = job.last_good_drill_unix_ms
+    if at is None:
+        text = "none: nobody knows whether a restore would work"
+    elif now_unix_ms is None:
+        text = _when(at)
+    else:
+        text = f"{_when(at)}, {age(now_unix_ms - at)} ago"
+    yield from _row("last good drill", text)
+
+
+def age(value_ms: int) -> str:
+    """``3.5 days``, or shorter as ``span``."""
+    days = value_ms / 86_400_000
+    return f"{days:.1f} days" if days >= 2 else span(max(0, value_ms))
 
 
 def _row(label: str, text: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ def test_a_job_that_waits_gets_its_time_is_held_and_is_let_go(
 ) -> None:
     store, rules = new_store(tmp_path / "store"), tmp_path / "rules.toml"
     rules.write_text(RULES)
-    began_unix_ms = time.time_ns() // 1_000_000 - 50 * MINUTE_MS
+    began_unix_ms = time.time_ns() // 1_000_000 - 60 * MINUTE_MS
     for epoch in range(1, 5):
         leave(store, epoch=epoch, cause=Cause.PREEMPTION, commits=True, now_unix_ms=began_unix_ms)
     submitted = cluster.run("sbatch", "--parsable", "-p", "main", "--begin=now+60", "-o",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -260,6 +261,7 @@ def test_the_report_tells_of_drills_when_it_is_given_the_store(
     assert main([*report, "--store", "store"]) == 0
     printed = capsys.readouterr().out
     assert "restores rehearsed          2, 1 failed; last 1970-01-01 00:00:02.000" in printed
+    assert re.search(r"last good drill  +1970-01-01 00:00:01\.000, \d+\.\d days ago", printed)
     assert main([*report, "--store", "store", "--json"]) == 0
     drills = json.loads(capsys.readouterr().out)["jobs"][0]["drills"]
     assert [one["drill"]["outcome"] for one in drills] == ["verified", "failed"]

@@ -1,0 +1,243 @@
+"""The job of a drill on this machine: one agent, the user's command, a store of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from drainfsm.core import events as e
+from drainfsm.core.budget import Allowances
+from drainfsm.core.records import Record
+from drainfsm.core.rules import events_of
+from drainfsm.errors import DrainfsmError
+from drainfsm.log.journal import journals, read_journal
+from drainfsm.runtime.processes.proc import PROC, job_processes, name_of
+
+JOB = "drill"
+POLL_S = 0.05
+QUICK_POLL_S = 0.002
+LOG_CHARS = 2_000
+F = TypeVar("F", bound=e.Fact)
+R = TypeVar("R")
+
+CONFIG = """\
+job = "{job}"
+store = "{store}"
+nats = "{nats}"
+token = "drill"
+grace = {grace_s:g}
+cordon = "command"
+heartbeat = 0.5
+
+[allowances]
+{allowances}
+
+[checkpoint]
+every_steps = {every_steps}
+
+[adapters.command]
+cordon = "touch {cordoned}/$DRILL_NODE"
+"""
+
+
+class DrillError(DrainfsmError):
+    """The job could not be brought to where the scenario begins, or does not end."""
+
+
+class DrillSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all scenarios of one call have in common."""
+
+    command: tuple[str, ...]
+    grace_s: float
+    every_steps: int
+    allowances: Allowances
+    nats_url: str
+    timeout_s: float
+    """Longest wait for anything."""
+
+    @property
+    def short_s(self) -> float:
+        """A window in which no save fits, but leaving does."""
+        fixed = self.allowances
+        needed_ms = fixed.quiesce_ms + fixed.commit_ms + fixed.exit_margin_ms
+        return max(fixed.exit_margin_ms / 1_000 + 1, 0.7 * needed_ms / 1_000)
+
+
+class DrillAttempt:
+    """One start of the job."""
+
+    def __init__(self, process: subprocess.Popen[bytes], *, node: str, log: Path) -> None:
+        self.process = process
+        self.node = node
+        self.log = log
+        self.gone_unix_ms: int | None = None
+
+    def poll(self) -> int | None:
+        code = self.process.poll()
+        if code is not None and self.gone_unix_ms is None:
+            self.gone_unix_ms = time.time_ns() // 1_000_000
+        return code
+
+    def ranks(self) -> list[int]:
+        """Processes that train: those that a launcher gave a rank, else all of the command's."""
+        found = [one.pid for one in job_processes(self.process.pid, others=())]
+        found = [pid for pid in found if name_of(pid) != "nats-server"]
+        return [pid for pid in found if _has_rank(pid)] or found
+
+    def everything(self) -> list[int]:
+        return [one.pid for one in job_processes(self.process.pid, others=())]
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def tail(self) -> str:
+        return self.log.read_text(errors="replace")[-LOG_CHARS:]
+
+
+class DrillJob:
+    """Everything of one scenario lies below one directory."""
+
+    def __init__(self, root: Path, settings: DrillSettings) -> None:
+        self.root = root
+        self.settings = settings
+        self.store = root / "store"
+        self.attempts: list[DrillAttempt] = []
+        for directory in (self.store, self.cordoned):
+            directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def cordoned(self) -> Path:
+        return self.root / "cordoned"
+
+    def start(self, *, nats_url: str | None = None) -> DrillAttempt:
+        """On a node of its own, with a state directory of its own: another machine."""
+        number = len(self.attempts) + 1
+        node, config = f"node-{number}", self.root / f"node-{number}.toml"
+        if (self.cordoned / node).exists():
+            raise DrillError(f"{node} is cordoned")
+        config.write_text(self._config(self.settings.nats_url if nats_url is None else nats_url))
+        command = [sys.executable, "-m", "drainfsm", "run", "--config", str(config)]
+        command += ["--state-dir", str(self._state_dir(number)), "--", *self.settings.command]
+        log = self.root / f"{node}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, "DRILL_NODE": node},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.attempts.append(DrillAttempt(process, node=node, log=log))
+        return self.attempts[-1]
+
+    def _config(self, nats_url: str) -> str:
+        fields = msgspec.to_builtins(self.settings.allowances)
+        return CONFIG.format(
+            job=JOB,
+            store=self.store,
+            nats=nats_url,
+            grace_s=self.settings.grace_s,
+            allowances="\n".join(f"{name} = {value}" for name, value in fields.items()),
+            every_steps=self.settings.every_steps,
+            cordoned=self.cordoned,
+        )
+
+    def _state_dir(self, number: int) -> Path:
+        return self.root / f"state-{number}"
+
+    def notify(self, *options: str) -> None:
+        """To the newest attempt, as a script on its node would.
+
+        Raises:
+            DrillError: the notice was not taken.
+        """
+        with self.notifying(*options):
+            pass
+
+    @contextlib.contextmanager
+    def notifying(self, *options: str) -> Iterator[None]:
+        """The same, and what is done while the notice is on its way."""
+        number = len(self.attempts)
+        command = [sys.executable, "-m", "drainfsm", "notify", "--job", JOB, "--state-dir"]
+        command += [str(self._state_dir(number)), *options]
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            yield
+        finally:
+            _, said = process.communicate()
+        if process.returncode != 0:
+            raise DrillError(f"`drainfsm notify {' '.join(options)}`: {said.strip()}")
+
+    def generations(self) -> set[str]:
+        """Ids of what was begun, committed or not."""
+        directory = self.store / "generations"
+        return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+
+    # --- what happened --------------------------------------------------------------------------
+
+    def records(self, epoch: int) -> list[Record]:
+        for number in range(len(self.attempts), 0, -1):
+            path = journals(self._state_dir(number), JOB).get(epoch)
+            if path is not None:
+                with contextlib.suppress(DrainfsmError):
+                    return list(read_journal(path))
+        return []
+
+    def events(self, epoch: int) -> list[e.Event]:
+        return list(events_of(self.records(epoch)))
+
+    def find(self, kind: type[F], epoch: int) -> list[F]:
+        return [event for event in self.events(epoch) if isinstance(event, kind)]
+
+    def wait_for(self, *kinds: type[e.Fact], epoch: int, count: int = 1) -> bool:
+        """Until so many of these are on record; False: the attempt ended before.
+
+        Raises:
+            DrillError: neither, for too long.
+        """
+
+        def there() -> bool:
+            return sum(isinstance(event, kinds) for event in self.events(epoch)) >= count
+
+        what = " or ".join(kind.__name__ for kind in kinds)
+        self.wait(lambda: there() or self.attempts[-1].poll() is not None, what=what)
+        return there()
+
+    def wait(self, found: Callable[[], R], *, what: str, quick: bool = False) -> R:
+        """Raises: DrillError: not within the time limit; says what the agents said."""
+        give_up = time.monotonic() + self.settings.timeout_s
+        while time.monotonic() < give_up:
+            if result := found():
+                return result
+            time.sleep(QUICK_POLL_S if quick else POLL_S)
+        said = "\n".join(f"--- {one.node}\n{one.tail()}" for one in self.attempts)
+        raise DrillError(f"no {what} within {self.settings.timeout_s:g} s\n{said}")
+
+    def close(self) -> None:
+        """What may still run is killed, frozen or not."""
+        for attempt in self.attempts:
+            pids = attempt.everything() if attempt.process.poll() is None else []
+            for pid in (attempt.process.pid, *pids):
+                with contextlib.suppress(ProcessLookupError):
+                    if pid != attempt.process.pid or attempt.process.poll() is None:
+                        os.kill(pid, signal.SIGKILL)
+            attempt.process.wait()
+
+
+def _has_rank(pid: int) -> bool:
+    try:
+        return b"\0RANK=" in b"\0" + (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False

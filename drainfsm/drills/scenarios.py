@@ -1,0 +1,212 @@
+"""The twelve scenarios: what is done to a job that trains, and what must not be missing after."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from drainfsm.core import events as e
+from drainfsm.drills.job import DrillAttempt, DrillJob
+from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE
+
+EARLIER_S = 3.0
+"""So much earlier is the second notice's deadline."""
+
+GOES_ON_S = 1.0
+
+Play = Callable[[DrillJob, DrillAttempt], bool]
+"""Does it to the attempt, which trains. Whether it struck: a save may be quicker than the fault."""
+
+
+class Drilling(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario."""
+
+    title: str
+    play: Play
+    decisions: tuple[str, ...]
+    """What may become of the save. What struck too late may also end as ``saved``."""
+
+    drains: bool = True
+    """False: it gives no notice that ends the attempt, so there is no budget to keep."""
+
+
+def _signal_pids(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _ended(job: DrillJob, attempt: DrillAttempt) -> None:
+    job.wait(lambda: attempt.poll() is not None, what="end of the attempt")
+
+
+def _window(job: DrillJob) -> str:
+    return f"{job.settings.grace_s:g}"
+
+
+def _maintenance(job: DrillJob, attempt: DrillAttempt) -> bool:
+    job.notify("--in", _window(job), "--soft", "--cause", "host_maintenance", "--id", "m")
+    _ended(job, attempt)
+    return True
+
+
+def _time_limit(job: DrillJob, attempt: DrillAttempt) -> bool:
+    attempt.signal(signal.SIGUSR1)
+    _ended(job, attempt)
+    return True
+
+
+def _short_grace(job: DrillJob, attempt: DrillAttempt) -> bool:
+    job.notify("--in", f"{job.settings.short_s:g}", "--cause", "spot_interruption")
+    _ended(job, attempt)
+    return True
+
+
+def _catch_save(job: DrillJob, attempt: DrillAttempt, *, periodic: bool) -> bool:
+    """Freeze all ranks as soon as they have begun to write the next save; False: none began."""
+    ranks, before = attempt.ranks(), job.generations()
+
+    def begun() -> bool:
+        fresh = job.generations() - before
+        return any(name.rpartition("-")[2].startswith("p") == periodic for name in fresh)
+
+    job.wait(lambda: begun() or attempt.poll() is not None, what="next save", quick=True)
+    _signal_pids(ranks, signal.SIGSTOP)
+    return attempt.poll() is None
+
+
+def _existing_save(job: DrillJob, attempt: DrillAttempt) -> bool:
+    """The next periodic save holds still until the notice is on record."""
+    ranks = attempt.ranks()
+    _catch_save(job, attempt, periodic=True)
+    job.notify("--in", _window(job), "--cause", "spot_interruption")
+    _signal_pids(ranks, signal.SIGCONT)
+    _ended(job, attempt)
+    kinds = [type(event) for event in job.events(1)]
+    return e.CheckpointCommitted in kinds[kinds.index(e.NoticeReceived) :]
+
+
+def _stuck_rank(job: DrillJob, attempt: DrillAttempt) -> bool:
+    _signal_pids(attempt.ranks()[-1:], signal.SIGSTOP)
+    job.notify("--in", _window(job), "--cause", "spot_interruption")
+    _ended(job, attempt)
+    return True
+
+
+def _node_loss(job: DrillJob, attempt: DrillAttempt) -> bool:
+    pids = [attempt.process.pid, *attempt.everything()]
+    _signal_pids(pids, signal.SIGSTOP)  # a machine that is gone lets nobody say good-bye
+    _signal_pids([*attempt.everything(), *pids], signal.SIGKILL)
+    _ended(job, attempt)
+    return True
+
+
+def _second_request(job: DrillJob, attempt: DrillAttempt) -> bool:
+    """Both while the ranks hold still, or the first drain would be over before."""
+    ranks = attempt.ranks()
+    earlier_s = max(job.settings.grace_s - EARLIER_S, job.settings.grace_s / 2)
+    _signal_pids(ranks, signal.SIGSTOP)
+    try:
+        job.notify("--in", _window(job), "--cause", "host_maintenance", "--id", "first")
+        job.notify("--in", f"{earlier_s:g}", "--cause", "spot_interruption", "--id", "second")
+    finally:
+        _signal_pids(ranks, signal.SIGCONT)
+    _ended(job, attempt)
+    return len(job.find(e.NoticeReceived, 1)) > 1
+
+
+def _broker_down(job: DrillJob, attempt: DrillAttempt) -> bool:
+    """The attempt was started with a broker that is away."""
+    return _short_of_nothing(job, attempt)
+
+
+def _short_of_nothing(job: DrillJob, attempt: DrillAttempt) -> bool:
+    job.notify("--in", _window(job), "--cause", "spot_interruption")
+    _ended(job, attempt)
+    return True
+
+
+def _slow_store(job: DrillJob, attempt: DrillAttempt) -> bool:
+    """Every write of the ranks hangs from the beginning of the save on."""
+    with job.notifying("--in", _window(job), "--cause", "spot_interruption"):
+        _catch_save(job, attempt, periodic=False)
+    _ended(job, attempt)
+    return bool(job.find(e.SaveAbandoned, 1))
+
+
+def _full_store(job: DrillJob, attempt: DrillAttempt) -> bool:
+    """It takes no new checkpoint, and what it has stays readable."""
+    generations, aside = job.store / "generations", job.store / "generations.aside"
+    generations.rename(aside)
+    generations.write_text("full\n")
+    try:
+        job.notify("--in", _window(job), "--cause", "spot_interruption")
+        _ended(job, attempt)
+    finally:
+        generations.unlink()
+        aside.rename(generations)
+    return True
+
+
+def _old_wakes_up(job: DrillJob, attempt: DrillAttempt) -> bool:
+    """It sleeps, another attempt takes the job over, and it comes back."""
+    pids = [attempt.process.pid, *attempt.everything()]
+    _signal_pids(pids, signal.SIGSTOP)
+    job.start()
+    struck = job.wait_for(e.HealthyStepReached, epoch=2)
+    _signal_pids(pids, signal.SIGCONT)
+    _ended(job, attempt)
+    return struck and attempt.process.returncode == FENCED_EXIT_CODE
+
+
+def _withdrawn(job: DrillJob, attempt: DrillAttempt) -> bool:
+    far_s = 20 * job.settings.grace_s
+    job.notify("--in", f"{far_s:g}", "--soft", "--cause", "host_maintenance", "--id", "w")
+    job.notify("--withdraw", "--id", "w", "--cause", "host_maintenance")
+    before = len(job.find(e.CheckpointCommitted, 1))
+    job.wait_for(e.DrainCancelled, epoch=1)
+    job.wait_for(e.CheckpointCommitted, epoch=1, count=before + 1)
+    time.sleep(GOES_ON_S)
+    return attempt.poll() is None
+
+
+LOST = ("none",)
+SCENARIOS: dict[str, Drilling] = {
+    "maintenance": Drilling(title="voluntary maintenance", play=_maintenance, decisions=("saved",)),
+    "time-limit": Drilling(
+        title="the scheduler's signal before a time limit", play=_time_limit, decisions=("saved",)
+    ),
+    "short-grace": Drilling(
+        title="a window that is too short", play=_short_grace, decisions=("skipped",)
+    ),
+    "existing-save": Drilling(
+        title="a notice during an existing save", play=_existing_save, decisions=("saved",)
+    ),
+    "stuck-rank": Drilling(
+        title="a rank stuck in a collective", play=_stuck_rank, decisions=("skipped", "abandoned")
+    ),
+    "node-loss": Drilling(
+        title="a node that is lost at once", play=_node_loss, decisions=LOST, drains=False
+    ),
+    "second-request": Drilling(
+        title="a second drain request", play=_second_request, decisions=("saved",)
+    ),
+    "broker-down": Drilling(title="the broker is down", play=_broker_down, decisions=("saved",)),
+    "slow-store": Drilling(
+        title="the store hangs in the save", play=_slow_store, decisions=("abandoned",)
+    ),
+    "full-store": Drilling(
+        title="the store takes nothing more", play=_full_store, decisions=("abandoned", "skipped")
+    ),
+    "old-attempt": Drilling(
+        title="an old attempt wakes up", play=_old_wakes_up, decisions=LOST, drains=False
+    ),
+    "withdrawn": Drilling(
+        title="a notice that is withdrawn", play=_withdrawn, decisions=("cancelled",), drains=False
+    ),
+}
