@@ -281,4 +281,4 @@ def test_a_directory_with_other_keys_is_refused(
     assert main(["auth", "init", "-o", str(tmp_path)]) == 2
     assert "operator.nk is no such key as belongs there" in capsys.readouterr().err
     assert main(["auth", "init", "-o", str(tmp_path), "--job", "a.b"]) == 2
-    assert "no job name" in capsys.readouterr().err
+    assert "not a job name" in capsys.readouterr().err
