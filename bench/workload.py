@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from drainfsm.core.chain import line_digest
 from drainfsm.core.codec import decode_lines, encode
 from drainfsm.core.events import Event, UnknownFact, kind_of
 from drainfsm.core.fold import Fold, evolve
@@ -22,7 +24,16 @@ HISTORY = HISTORIES / "signal_two_nodes_resumed_finished.jsonl"
 def drain() -> tuple[Record, ...]:
     """One attempt with one drain: 16 records, 19 events."""
     records = decode_lines(HISTORY.read_bytes())
-    return tuple(record for record in records if record.epoch == 1)
+    return tuple(chained(record for record in records if record.epoch == 1))
+
+
+def chained(records: Iterable[Record]) -> Iterator[Record]:
+    """As they are written now: the history is older than the chain."""
+    before = ""
+    for record in records:
+        linked = replace(record, before=before)
+        before = line_digest(encode(linked))
+        yield linked
 
 
 @functools.cache

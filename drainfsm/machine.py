@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from transitions import EventData, Machine, MachineError
 
 from drainfsm.core.budget import Allowances, Sample
+from drainfsm.core.codec import link_behind
 from drainfsm.core.deadline import next_wake_unix_ms
 from drainfsm.core.decider import decide
 from drainfsm.core.effects import (
@@ -357,8 +358,7 @@ class DrainMachine:
 
     def _handle(self, given: AnyInput) -> None:
         now_unix_ms = self._now_unix_ms()
-        events = decide(self.folded, given, now_unix_ms=now_unix_ms)
-        if not events:
+        if not (events := decide(self.folded, given, now_unix_ms=now_unix_ms)):
             return
         job_id, epoch, position = self.attempt.job_id, self.attempt.epoch, self._fold.position
         record = Record(
@@ -368,6 +368,7 @@ class DrainMachine:
             follows=position,
             at_unix_ms=now_unix_ms,
             events=events,
+            before=link_behind(self.history),
         )
         if self._append is not None:
             self._append(record)

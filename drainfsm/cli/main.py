@@ -35,6 +35,7 @@ COMMANDS = {
     "report": "what a job's history costs: rates and durations over all attempts",
     "auth": "credentials and permissions for users of a NATS server",
     "stream": "make or check the stream of the log, for administrators",
+    "verify": "find what was changed in a log since it was written",
     "export": "write a job's log into a file",
     "drill": "rehearse drains and restores with a real job",
     "gc": "remove generations that no restart can ask for",

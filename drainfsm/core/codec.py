@@ -6,11 +6,13 @@ byte, as ``UnknownFact``. A record of a higher schema version is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from drainfsm.core.chain import line_digest
 from drainfsm.core.events import KINDS, Event, UnknownFact
 from drainfsm.core.foreign import UNREADABLE, read_json
 from drainfsm.core.manifest import FORMAT_VERSION
@@ -28,6 +30,7 @@ class _Loose(msgspec.Struct, frozen=True, kw_only=True):
     follows: int
     at_unix_ms: int
     events: tuple[msgspec.Raw, ...]
+    before: str | UnsetType = UNSET
 
 
 class _Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,18 +46,23 @@ _event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Event)
 
 def encode(record: Record) -> bytes:
     """One line of JSON, no newline. The same record gives the same bytes every time."""
-    events = [_raw(event) for event in record.events]
-    return _encoder.encode(
-        {
-            "v": record.v,
-            "id": record.id,
-            "job_id": record.job_id,
-            "epoch": record.epoch,
-            "follows": record.follows,
-            "at_unix_ms": record.at_unix_ms,
-            "events": events,
-        }
-    )
+    fields = {
+        "v": record.v,
+        "id": record.id,
+        "job_id": record.job_id,
+        "epoch": record.epoch,
+        "follows": record.follows,
+        "at_unix_ms": record.at_unix_ms,
+        "events": [_raw(event) for event in record.events],
+    }
+    if record.before is not UNSET:
+        fields["before"] = record.before
+    return _encoder.encode(fields)
+
+
+def link_behind(records: Sequence[Record]) -> str:
+    """``before`` of the record that comes next."""
+    return line_digest(encode(records[-1])) if records else ""
 
 
 def _raw(event: Event | UnknownFact) -> object:
@@ -103,6 +111,7 @@ def _decode_loosely(data: bytes | memoryview) -> Record:
         follows=loose.follows,
         at_unix_ms=loose.at_unix_ms,
         events=tuple(events),
+        before=loose.before,
     )
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from drainfsm.core.chain import LogHead
 from drainfsm.errors import ManifestMismatchError
 
 FORMAT_VERSION = 1
@@ -111,6 +113,9 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="c
     total_bytes: int
     file_count: int
     committed_unix_ms: int
+    log: LogHead | UnsetType = UNSET
+    """The attempt's log as it was when this was committed; unset: it is not chained."""
+
     link: SlotLink | None = None
     """None: of format version 1, or not stored yet."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from drainfsm.core.events import Event, UnknownFact
 
@@ -32,6 +33,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     at_unix_ms: int
     events: tuple[Content, ...]
+    before: str | UnsetType = UNSET
+    """``core.chain.line_digest`` the record before; empty: this is the first. Unset: the log is not
+    chained, as those of 0.1 are not."""
 
 
 def subject_of(*, job_id: str, epoch: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from drainfsm.core.chain import LogHead
 from drainfsm.core.manifest import FORMAT_VERSION
 from drainfsm.core.notice import Cause
 
@@ -67,6 +68,9 @@ class RequeueRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     recorded_unix_ms: int
     store_id: str | UnsetType = UNSET
     """Identity of the store that holds the generation; unset: recorded before stores had one."""
+
+    log: LogHead | UnsetType = UNSET
+    """The attempt's log as it was when this was recorded; unset: it is not chained."""
 
     @property
     def resume_step(self) -> int:

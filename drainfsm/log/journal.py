@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from drainfsm.core.codec import decode, decode_lines, encode
+from drainfsm.core.chain import LogHead
+from drainfsm.core.codec import decode, decode_lines, encode, link_behind
 from drainfsm.core.records import Record, subject_of
 from drainfsm.durable import make_directory, sync_directory
 from drainfsm.errors import (
@@ -126,6 +127,21 @@ class JournalReader:
         return found
 
 
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The same, undecoded, one record each: for who looks whether they are what was written.
+
+    Raises:
+        JournalCorruptError: damage before the tail, after the lines that stand before it.
+        FileNotFoundError: no such journal.
+    """
+    data = path.read_bytes()
+    with _naming(path):
+        _, start = read_header(data)
+        if start:
+            for _, payload in payloads(data, start):
+                yield from payload.split(b"\n")
+
+
 class Journal:
     """The one writer of one attempt's log."""
 
@@ -176,6 +192,14 @@ class Journal:
     def count(self) -> int:
         """Durable records: what the next one follows."""
         return len(self.records)
+
+    @property
+    def head(self) -> LogHead | None:
+        """The end of the chain; None: there is nothing. May be asked from any thread."""
+        count = self.count
+        if not count:
+            return None
+        return LogHead(count=count, digest=link_behind(self.records[count - 1 : count]))
 
     def append(self, *records: Record) -> None:
         """Make the records durable, all or none.

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from drainfsm.core.events import KINDS, Event
 from drainfsm.core.manifest import FORMAT_VERSION, Claim, Commit, Manifest
@@ -40,6 +41,7 @@ class _RecordOnWire(msgspec.Struct, frozen=True, kw_only=True):
     follows: int
     at_unix_ms: int
     events: tuple[Event, ...]
+    before: str | UnsetType = UNSET
 
 
 def record_schema() -> Schema:

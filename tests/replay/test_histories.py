@@ -16,7 +16,9 @@ from drainfsm.core.fold import Fold
 from drainfsm.core.rules import broken_rules
 from drainfsm.machine import DrainMachine
 from drainfsm.views.history import export_lines, read_file
+from drainfsm.views.raw_log import file_lines
 from drainfsm.views.replay import AttemptReplay, replay_attempt, replay_job
+from drainfsm.views.verify import verify_attempts
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.jsonl"))
 
@@ -58,6 +60,13 @@ def test_the_states_are_those_of_the_day_it_was_recorded(path: Path) -> None:
 
 def test_reading_and_writing_gives_the_same_bytes(path: Path) -> None:
     assert export_lines(read_file(path)) == path.read_bytes()
+
+
+def test_nothing_was_changed_in_it_since(path: Path) -> None:
+    lines = file_lines(path, job_id=None).lines
+    found = verify_attempts(lines, {})
+    assert [one.findings for one in found] == [()] * len(found)
+    assert {one.chained for one in found} == {path.stem.startswith("chained")}
 
 
 def test_every_prefix_replays_to_the_state_that_was_live_then(path: Path) -> None:

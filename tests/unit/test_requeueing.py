@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from drainfsm.core.budget import Sample
+from drainfsm.core.chain import LogHead
 from drainfsm.core.events import CheckpointRestored
 from drainfsm.core.notice import Cause
 from drainfsm.core.orders import CapacitySettings, CheckpointSettings
@@ -168,7 +169,11 @@ def test_amds_nodes_are_counted_without_the_processors(tmp_path: Path) -> None:
 def test_the_page_lists_every_field_and_no_other() -> None:
     section = OPERATE.read_text().split("## The requeue record")[1].split("\n## ")[0]
     listed = re.findall(r"^\| `([\w.]+)`", section, re.MULTILINE)
-    parts: dict[str, type[msgspec.Struct]] = {"digests": Digests, "capacity": Capacity}
+    parts: dict[str, type[msgspec.Struct]] = {
+        "digests": Digests,
+        "capacity": Capacity,
+        "log": LogHead,
+    }
     wanted = []
     for field in msgspec.structs.fields(RequeueRecord):
         part = parts.get(field.name)

@@ -150,6 +150,7 @@ def claim_attempt(
     )
     found = environment.evidence(before_epoch=epoch)
     start = _start(config, claimed, found if lost else None, store.url, attempt_id)
+    journal = _open_journal(environment, epoch, warn)
     return ClaimedAttempt(
         job_id=config.job,
         epoch=epoch,
@@ -157,7 +158,7 @@ def claim_attempt(
         store_url=store.url,
         restore=restore,
         start=msgspec.structs.replace(start, restore=restore, samples=found.samples),
-        journal=_open_journal(environment, epoch, warn),
+        journal=journal,
         publisher=Publisher(
             store,
             log,
@@ -167,6 +168,7 @@ def claim_attempt(
             settings=saving,
             clock=clock,
             begins_after=-1 if restore is None or restore.step is None else restore.step,
+            log_head=lambda: journal.head,
             lock=environment.lock(),
         ),
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from drainfsm.core.codec import link_behind
 from drainfsm.core.deadline import next_wake_unix_ms
 from drainfsm.core.decider import decide
 from drainfsm.core.events import Event, MissingRank
@@ -111,7 +112,7 @@ class DecisionLoop:
                 continue
             if events:
                 state = _evolve(state, events)
-                records.append(self._record(events, now_unix_ms, offset=len(records)))
+                records.append(self._record(events, now_unix_ms, records))
                 decided.append(Decided(events, state))
             answers.append((asked.answer, state))
         await self._append(records)
@@ -128,14 +129,17 @@ class DecisionLoop:
         if not asked.answer.done():
             asked.answer.set_exception(error)
 
-    def _record(self, events: tuple[Event, ...], now_unix_ms: int, *, offset: int) -> Record:
+    def _record(self, events: tuple[Event, ...], now_unix_ms: int, earlier: list[Record]) -> Record:
+        """``earlier``: of the same batch."""
+        newest = next((found for found in (earlier, self._kept) if found), self._journal.records)
         return Record(
             id=uuid.uuid4().hex,
             job_id=self.state.attempt.job_id,
             epoch=self.state.attempt.epoch,
-            follows=self._journal.count + len(self._kept) + offset,
+            follows=self._journal.count + len(self._kept) + len(earlier),
             at_unix_ms=now_unix_ms,
             events=events,
+            before=link_behind(newest),
         )
 
     async def _append(self, records: list[Record]) -> None:

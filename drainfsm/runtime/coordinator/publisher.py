@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
+from msgspec import UNSET
 
 from drainfsm.core import inputs as i
+from drainfsm.core.chain import LogHead
 from drainfsm.core.codec import encode_lines
 from drainfsm.core.manifest import DCP_SAVER, Commit, Manifest, verify_reported, verify_stored
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, target_of
@@ -45,10 +47,11 @@ class Publisher:
         settings: CheckpointSettings,
         clock: Clock,
         begins_after: int = -1,
+        log_head: Callable[[], LogHead | None] = lambda: None,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
-        """``begins_after``: the step that there is to restore; -1: none. ``lock``: the simulator's,
-        which runs no real threads."""
+        """``begins_after``: the step that there is to restore; -1: none. ``log_head``: of the
+        attempt's log, put on record here. ``lock``: the simulator's, which runs no real threads."""
         self._store = store
         self._log = log
         self._job_id = job_id
@@ -56,6 +59,7 @@ class Publisher:
         self._attempt_id = attempt_id
         self._settings = settings
         self._clock = clock
+        self._log_head = log_head
         self._one_at_a_time = threading.Lock() if lock is None else lock
         self._closed = False
         self._newest_step = -1
@@ -125,6 +129,7 @@ class Publisher:
                     total_bytes=written.total_bytes,
                     file_count=len(written.entries),
                     committed_unix_ms=now_unix_ms,
+                    log=self._log_head() or UNSET,
                 )
             )
             self._newest_step = written.step
@@ -176,7 +181,9 @@ class Publisher:
                     world_size=newest.world_size,
                     layout=self._settings.layout,
                 )
-            record = msgspec.structs.replace(record, store_id=self._log.store_id)
+            record = msgspec.structs.replace(
+                record, store_id=self._log.store_id, log=self._log_head() or UNSET
+            )
             write_requeue(self._store, record)
         return record
 

@@ -1,0 +1,96 @@
+"""``drainfsm verify``: whether a job's log is the one that was written."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from drainfsm.cli.logs import LINE_CHARS_MAX, add_log_options
+from drainfsm.cli.options import Parser
+from drainfsm.cli.settings import Settings, load_settings
+from drainfsm.cli.stores import store_of
+from drainfsm.core.text import printable
+from drainfsm.errors import ConfigError
+from drainfsm.views.raw_log import RawLog, file_lines, journal_lines, stream_lines
+from drainfsm.views.verify import Anchor, Verified, verify_attempts
+
+USAGE = (
+    """verify (--job NAME | --file PATH) [--epoch N] [--nats URL] [--store URL_OR_PATH] [--json]"""
+)
+
+EPILOG = """\
+Every record names the one before it by its SHA-256. verify goes along this chain in --file (an
+exported file or a journal), the stream of --nats, or the journals in --state-dir, and says where a
+record was removed, changed, put in or moved. With --store it also compares what commits and requeue
+records of the job know of the log: without, the end of a log can be cut off, or the whole of it be
+written anew, and nothing shows.
+
+Exit code 0: as it was written, so far as can be told; 1: it is not, or part of it is unreadable."""
+
+
+def parser() -> Parser:
+    made = Parser("verify", "Find what was changed in a log.", usage=USAGE, epilog=EPILOG)
+    add_log_options(made, "store")
+    made.add_argument("--json", action="store_true", help="JSON lines, one for each attempt")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parser().parse(argv)
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    log = _log(settings, arguments)
+    job_id = None if arguments.job is None else settings.job
+    found = verify_attempts(log.lines, _anchors(settings, arguments), job_id=job_id)
+    if arguments.epoch is not None:
+        found = [one for one in found if one.epoch == arguments.epoch]
+    if not found:
+        raise ConfigError(f"{log.where}: no records; give --file, --nats or --state-dir")
+    for one in found:
+        if arguments.json:
+            sys.stdout.buffer.write(msgspec.json.encode(one) + b"\n")
+        else:
+            print("\n".join(printable(line, chars_max=LINE_CHARS_MAX) for line in _text(one)))
+    sys.stdout.flush()
+    if log.damage:
+        print(f"drainfsm: {printable(log.damage, chars_max=LINE_CHARS_MAX)}", file=sys.stderr)
+    return int(bool(log.damage) or any(one.findings for one in found))
+
+
+def _log(settings: Settings, arguments: argparse.Namespace) -> RawLog:
+    if arguments.file is not None:
+        return file_lines(arguments.file, job_id=None if arguments.job is None else settings.job)
+    if server := settings.nats:
+        return stream_lines(server, job_id=settings.job)
+    return journal_lines(settings.state_dir, job_id=settings.job)
+
+
+def _anchors(settings: Settings, arguments: argparse.Namespace) -> dict[int, list[Anchor]]:
+    """By attempt; none where nobody named a store on the command line."""
+    if arguments.store is None:
+        return {}
+    from drainfsm.store.log_heads import log_heads
+
+    found: dict[int, list[Anchor]] = {}
+    for kept in log_heads(store_of(settings), job_id=settings.job):
+        if arguments.epoch in (None, kept.epoch):
+            found.setdefault(kept.epoch, []).append(Anchor(kept.where, kept.head))
+    return found
+
+
+def _text(one: Verified) -> list[str]:
+    state = "chained" if one.chained else "not chained"
+    repeated = f", {one.repeated_count} stored twice" if one.repeated_count else ""
+    known = f", {one.anchor_count} heads in the store" if one.anchor_count else ""
+    verdict = "CHANGED" if one.findings else "as written" if one.chained else "nothing to compare"
+    counted = f"{one.record_count} records, {state}{repeated}{known}"
+    return [f"{one.job_id} attempt {one.epoch}: {counted}: {verdict}"] + [
+        f"  {finding.kind} "
+        + (f"record {finding.position} " if finding.position is not None else "")
+        + f"({finding.where}): {finding.detail}"
+        for finding in one.findings
+    ]

@@ -1,0 +1,225 @@
+"""Whether a log is the one that was written: its chain, record by record, and the heads of it that
+the checkpoint store keeps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET
+
+from drainfsm.core.chain import LogHead, line_digest
+from drainfsm.core.codec import decode
+from drainfsm.core.records import Record
+from drainfsm.errors import RecordUnreadableError
+
+Kind = Literal["removed", "changed", "inserted", "reordered", "unreadable"]
+
+
+class RawLine(msgspec.Struct, frozen=True):
+    """One record of a log, as stored."""
+
+    where: str
+    data: bytes
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """What somebody else says of the log."""
+
+    where: str
+    head: LogHead
+
+
+class Discrepancy(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where the log is not as it was written."""
+
+    kind: Kind
+    position: int | None
+    """Of the record in its attempt, from 0; None: it has none."""
+
+    where: str
+    detail: str
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt's log."""
+
+    job_id: str
+    epoch: int
+    record_count: int
+    repeated_count: int
+    """Stored twice, byte for byte: a server that came back with less than it had was told again."""
+
+    chained: bool
+    """False: written before there was a chain; nothing can be said of it but what anchors say."""
+
+    head: LogHead | None
+    anchor_count: int
+    findings: tuple[Discrepancy, ...]
+
+
+class _Found(msgspec.Struct):
+    """A record, wherever it stands."""
+
+    record: Record
+    where: str
+    digest: str
+    places: list[int]
+
+
+def verify_attempts(
+    lines: Iterable[RawLine], anchors: dict[int, list[Anchor]], *, job_id: str | None = None
+) -> list[Verified]:
+    """``lines``: in the order of the log; ``anchors``: by attempt; ``job_id``: of what must be of
+    one job."""
+    attempts: dict[tuple[str, int], dict[str, _Found]] = defaultdict(dict)
+    repeated: dict[tuple[str, int], int] = defaultdict(int)
+    strange: list[Discrepancy] = []
+    for place, line in enumerate(lines):
+        try:
+            record = decode(line.data)
+        except RecordUnreadableError as error:
+            finding = Discrepancy(
+                kind="unreadable", position=None, where=line.where, detail=f"{error}"
+            )
+            strange.append(finding)
+            continue
+        if job_id not in (None, record.job_id):
+            told = f"it says that it is of job {record.job_id}"
+            strange.append(
+                Discrepancy(kind="inserted", position=None, where=line.where, detail=told)
+            )
+            continue
+        digest, name = line_digest(line.data), (record.job_id, record.epoch)
+        known = attempts[name].setdefault(digest, _Found(record, line.where, digest, []))
+        repeated[name] += bool(known.places)
+        known.places.append(place)
+    for epoch in anchors:
+        if not any(name[1] == epoch for name in attempts):
+            owner = job_id or next((name[0] for name in attempts), "")
+            attempts[owner, epoch] = {}
+    found = [
+        _verify(list(attempts[name].values()), name, repeated[name], anchors.get(name[1], []))
+        for name in sorted(attempts)
+    ]
+    if strange:  # it belongs to no attempt for sure: the first is as good as any
+        first = found[0] if found else _verify([], (job_id or "", 0), 0, [])
+        first = msgspec.structs.replace(first, findings=(*strange, *first.findings))
+        found = [first, *found[1:]]
+    return found
+
+
+def _verify(
+    found: Sequence[_Found], name: tuple[str, int], repeated: int, anchors: Sequence[Anchor]
+) -> Verified:
+    chain = _Chain(found, anchors)
+    chained = any(one.record.before is not UNSET for one in found)
+    if chained or not found:
+        chain.walk()
+    else:
+        chain.kept = {one.record.follows: one for one in found}
+    for anchor in anchors:
+        chain.compare(anchor)
+    last = chain.kept.get(max(chain.kept, default=-1))
+    head = LogHead(count=last.record.follows + 1, digest=last.digest) if last is not None else None
+    return Verified(
+        job_id=name[0],
+        epoch=name[1],
+        record_count=len(found),
+        repeated_count=repeated,
+        chained=chained,
+        head=head,
+        anchor_count=len(anchors),
+        findings=tuple(chain.findings),
+    )
+
+
+class _Chain:
+    """Goes along the positions of one log, and takes at each the record that both neighbours name,
+    as far as there is one."""
+
+    def __init__(self, found: Sequence[_Found], anchors: Sequence[Anchor]) -> None:
+        self.findings: list[Discrepancy] = []
+        self.kept: dict[int, _Found] = {}
+        """The log as it was written, so far as it can be told, by position."""
+
+        self._known = {anchor.head.digest for anchor in anchors}
+        self._at: dict[int, list[_Found]] = defaultdict(list)
+        for one in found:
+            self._at[one.record.follows].append(one)
+
+    def walk(self) -> None:
+        position, last = 0, -1
+        before: str | None = ""
+        end = max(self._at, default=-1)
+        while position <= end:
+            candidates = self._at.get(position, [])
+            if not candidates:
+                position, before = self._skip(position), None
+                continue
+            chosen = self._choose(candidates, before)
+            if before is not None and chosen.record.before != before:
+                self._tell_break(position, chosen)
+            for other in candidates:
+                if other is not chosen:
+                    self._tell("inserted", other, "the chain goes by another record at its place")
+            place = next((place for place in chosen.places if place > last), None)
+            if place is None:
+                self._tell("reordered", chosen, "it stands before a record that it follows")
+            last = last if place is None else place
+            self.kept[position] = chosen
+            position, before = position + 1, chosen.digest
+
+    def _skip(self, position: int) -> int:
+        after = min(at for at in self._at if at > position)
+        missing = (
+            f"record {position} is"
+            if after == position + 1
+            else (f"records {position} to {after - 1} are")
+        )
+        where = f"before {self._at[after][0].where}"
+        finding = Discrepancy(
+            kind="removed", position=position, where=where, detail=f"{missing} missing"
+        )
+        self.findings.append(finding)
+        return after
+
+    def _choose(self, candidates: Sequence[_Found], before: str | None) -> _Found:
+        named = {one.record.before for one in self._at.get(candidates[0].record.follows + 1, [])}
+
+        def fits(one: _Found) -> tuple[bool, bool]:
+            follows = before is None or one.record.before == before
+            return (follows, one.digest in named or one.digest in self._known)
+
+        return max(candidates, key=fits)
+
+    def _tell_break(self, position: int, chosen: _Found) -> None:
+        if chosen.record.before is UNSET or position == 0:
+            self._tell("changed", chosen, "it does not say what it follows")
+            return
+        earlier = self.kept[position - 1]
+        detail = f"record {position} ({chosen.where}) was written behind another one"
+        self._tell("changed", earlier, detail)
+
+    def compare(self, anchor: Anchor) -> None:
+        count = anchor.head.count
+        there = self.kept.get(count - 1)
+        if there is None:
+            have = max(self.kept, default=-1) + 1
+            finding = Discrepancy(
+                kind="removed",
+                position=count - 1,
+                where="the end",
+                detail=f"{anchor.where} knows {count} records, {have} are here",
+            )
+            self.findings.append(finding)
+        elif there.digest != anchor.head.digest:
+            self._tell("changed", there, f"{anchor.where} knows another record at its place")
+
+    def _tell(self, kind: Kind, one: _Found, detail: str) -> None:
+        position = one.record.follows
+        self.findings.append(
+            Discrepancy(kind=kind, position=position, where=one.where, detail=detail)
+        )
