@@ -173,7 +173,7 @@ class Staying(Protocol):
         """Called after everything else; returns when the process may end."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Where the job stands, after a decision that is on record."""
 
     epoch: int
@@ -191,10 +191,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class Showing(Protocol):
+class StatusDisplay(Protocol):
     """Optional for an adapter: shows in the platform's own tools how the job stands."""
 
-    def show(self, standing: Standing) -> None:
+    def show(self, status: JobStatus) -> None:
         """Called on node 0 after every decision. Returns at once and shows it later; what is
         outdated by then may be left out."""
 

@@ -176,19 +176,19 @@ class AutoAdapter:
         """Hear notices until cancelled."""
         now_unix_ms = self._context.now_unix_ms
         began = now_unix_ms()
-        told = ""
+        reported = ""
         pause_s, timeout_s = RETRY_S, PROBE_S
         while not (detected := await detect(now_unix_ms, timeout_s=timeout_s)).cloud:
-            if detected.detail != told:
-                told = detected.detail
+            if detected.detail != reported:
+                reported = detected.detail
                 sink.unknown(
                     source=SOURCE,
                     since_unix_ms=began,
-                    detail=f"no metadata service answers, so no notice can be heard ({told})",
+                    detail=f"no metadata service answers, so no notice can be heard ({reported})",
                 )
             await asyncio.sleep(pause_s)
             pause_s, timeout_s = min(RETRY_S_MAX, 2 * pause_s), min(PROBE_S_MAX, 2 * timeout_s)
-        if told:
+        if reported:
             sink.recovered(source=SOURCE)
         self._found = build(detected.cloud, self._context)
         await self._found.watch(sink)

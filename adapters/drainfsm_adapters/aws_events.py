@@ -90,7 +90,7 @@ class AwsEvents:
                 detail = f"{type(error).__name__}: {error}"
                 health.silent(detail=detail, since_unix_ms=began, now_unix_ms=now_unix_ms())
             else:
-                health.told()
+                health.answered()
                 for body in bodies:
                     self._hear(body, sink)
             await asyncio.sleep(options.poll_s)

@@ -15,7 +15,7 @@ class Health:
         self._silent_since_unix_ms: int | None = None
         self._reported = False
 
-    def told(self) -> None:
+    def answered(self) -> None:
         """The signal was read."""
         self._silent_since_unix_ms = None
         if self._reported:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from drainfsm.adapter import AdapterContext, Departure, NoticeSink, Standing
+from drainfsm.adapter import AdapterContext, Departure, JobStatus, NoticeSink
 from drainfsm.core.notice import Cause, Notice
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.kubernetes_client import (
@@ -206,7 +206,7 @@ class KubernetesAdapter:
                 began = self._now_unix_ms()
                 try:
                     await self._look_at_claim(api, node)
-                    health.told()
+                    health.answered()
                 except NoAnswerError as error:
                     now = self._now_unix_ms()
                     health.silent(detail=str(error), since_unix_ms=began, now_unix_ms=now)
@@ -283,10 +283,10 @@ class KubernetesAdapter:
 
     # --- how the job stands -----------------------------------------------------------------------
 
-    def show(self, standing: Standing) -> None:
+    def show(self, status: JobStatus) -> None:
         """On the pod of node 0."""
-        self._board.put(standing)
-        self._evictions.put(standing)
+        self._board.put(status)
+        self._evictions.put(status)
 
     async def left(self, departure: Departure) -> str:
         """Answers the EvictionRequest that the job has left for.
@@ -317,8 +317,8 @@ class KubernetesAdapter:
             raise NoAnswerError("the node's name is not known: set NODE_NAME with the downward API")
         async with self._borrowed(self._api) as api:
             limit_s = timeout_ms / 1_000
-            told = await asyncio.gather(*(self._cordon(api, name, limit_s) for name in names))
-        return "; ".join(told)
+            done = await asyncio.gather(*(self._cordon(api, name, limit_s) for name in names))
+        return "; ".join(done)
 
     @contextlib.asynccontextmanager
     async def _borrowed(self, api: Api) -> AsyncIterator[Api]:

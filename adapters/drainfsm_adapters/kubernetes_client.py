@@ -271,10 +271,10 @@ async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
 def refused(status: int, body: bytes, headers: Mapping[str, str]) -> RefusedError:
     """A refusal, with the server's reason."""
     try:
-        told = read_json(body[:BODY_BYTES_MAX], _Status, ValueError)
+        reply = read_json(body[:BODY_BYTES_MAX], _Status, ValueError)
     except ValueError:
-        told = _Status()
-    detail = (told.message or f"the API server answered {status}")[:DETAIL_CHARS_MAX]
+        reply = _Status()
+    detail = (reply.message or f"the API server answered {status}")[:DETAIL_CHARS_MAX]
     match status:
         case 401:
             detail = f"the token is expired, or of another cluster: {detail}"
@@ -284,4 +284,4 @@ def refused(status: int, body: bytes, headers: Mapping[str, str]) -> RefusedErro
         retry_after_s = float(headers.get("retry-after", 0))
     except ValueError:
         retry_after_s = 0.0
-    return RefusedError(detail, status=status, reason=told.reason, retry_after_s=retry_after_s)
+    return RefusedError(detail, status=status, reason=reply.reason, retry_after_s=retry_after_s)

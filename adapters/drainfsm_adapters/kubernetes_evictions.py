@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from drainfsm.adapter import Departure, Standing
+from drainfsm.adapter import Departure, JobStatus
 from drainfsm.core.notice import Cause, NoticeClass
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.kubernetes_client import APPLY_PATCH, Api, RefusedError
@@ -116,14 +116,14 @@ class Evictions:
         self._pod: PodView | None = None
         self._namespace = ""
         self._seen: dict[str, EvictionView] = {}
-        self._standing: Standing | None = None
+        self._job_status: JobStatus | None = None
         self._changed = asyncio.Event()
         self._failed = ""
 
-    def put(self, standing: Standing) -> None:
+    def put(self, job_status: JobStatus) -> None:
         """How the job stands, for the next heartbeat."""
-        if standing != self._standing:
-            self._standing = standing
+        if job_status != self._job_status:
+            self._job_status = job_status
             self._changed.set()
 
     async def follow(
@@ -142,7 +142,7 @@ class Evictions:
         if not view.responder:
             return
 
-        def told() -> None:
+        def settle_them() -> None:
             found = [observed_of(one, lead_ms=self._lead_ms) for one in self._seen.values()]
             events = tuple(one for one in found if one is not None)[:1]
             settle("eviction", f"pod/{view.uid}", Reading(events=events))
@@ -154,11 +154,11 @@ class Evictions:
             if eviction.active and not self._active(eviction.name):
                 self._changed.set()
             self._seen[eviction.name] = eviction
-            told()
+            settle_them()
 
         def gone(name: str, _: dict[str, Any] | None) -> None:
             if self._seen.pop(name, None) is not None:
-                told()
+                settle_them()
 
         watch = Watch(
             api,
@@ -260,17 +260,17 @@ class Evictions:
     def _expected_unix_ms(self, eviction: EvictionView, offset_ms: int) -> int:
         """By the API server's clock: the drain's deadline, where it is known here."""
         assumed = (eviction.started_unix_ms or 0) + self._lead_ms
-        standing = self._standing
-        if standing is None or standing.deadline_unix_ms is None:
+        job_status = self._job_status
+        if job_status is None or job_status.deadline_unix_ms is None:
             return assumed
-        return standing.deadline_unix_ms + offset_ms
+        return job_status.deadline_unix_ms + offset_ms
 
     def _message(self, *, done: bool) -> str:
         if done:
             return f"job {self._job_id} has left"
-        standing = self._standing
-        if standing is None:
+        job_status = self._job_status
+        if job_status is None:
             return f"job {self._job_id} has heard it"
-        step = standing.committed_step
+        step = job_status.committed_step
         at = "nothing is committed" if step is None else f"step {step} is committed"
-        return f"job {self._job_id}: {standing.phase}; {at}"
+        return f"job {self._job_id}: {job_status.phase}; {at}"

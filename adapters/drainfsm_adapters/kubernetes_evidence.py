@@ -112,7 +112,7 @@ def deletion_of(pod: PodView) -> Observed | None:
             cause=_cause(disruption, Cause.POD_DELETED),
             notice_class=NoticeClass.HARD,
             stated_unix_ms=stated,
-            detail=_told(disruption, f"grace {pod.deletion_grace_s} s"),
+            detail=_with_disruption(disruption, f"grace {pod.deletion_grace_s} s"),
         )
     if disruption is None or pod.phase in ("Succeeded", "Failed"):
         return None
@@ -122,7 +122,7 @@ def deletion_of(pod: PodView) -> Observed | None:
         cause=_cause(disruption, Cause.EVICTION),
         notice_class=NoticeClass.SOFT,
         stated_unix_ms=None if changed is None else changed + DISRUPTION_MS + pod.grace_s * 1_000,
-        detail=_told(disruption, "not deleted yet"),
+        detail=_with_disruption(disruption, "not deleted yet"),
     )
 
 
@@ -134,7 +134,7 @@ def gone_of(pod: PodView, *, now_unix_ms: int) -> Observed:
         cause=_cause(disruption, Cause.POD_DELETED),
         notice_class=NoticeClass.HARD,
         derived_unix_ms=now_unix_ms + KUBELET_GRACE_MS,
-        detail=_told(disruption, "the pod is gone from the API"),
+        detail=_with_disruption(disruption, "the pod is gone from the API"),
     )
 
 
@@ -160,7 +160,7 @@ def _cause(disruption: Condition | None, default: Cause) -> Cause:
     return default if disruption is None else DISRUPTIONS.get(disruption.reason, Cause.EVICTION)
 
 
-def _told(disruption: Condition | None, detail: str) -> str:
+def _with_disruption(disruption: Condition | None, detail: str) -> str:
     if disruption is None:
         return detail
     return f"{detail}; {disruption.reason}: {disruption.message}"[:300]

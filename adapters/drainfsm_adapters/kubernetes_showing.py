@@ -7,7 +7,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from drainfsm.adapter import Standing
+from drainfsm.adapter import JobStatus
 from drainfsm_adapters.kubernetes_client import MERGE_PATCH, Api
 from drainfsm_adapters.kubernetes_objects import PodView
 from drainfsm_adapters.metadata import NoAnswerError
@@ -32,15 +32,15 @@ class Board:
     """Shows the latest standing, and skips what it could not show in time."""
 
     def __init__(self) -> None:
-        self._latest: Standing | None = None
-        self._shown: Standing | None = None
+        self._latest: JobStatus | None = None
+        self._shown: JobStatus | None = None
         self._said: set[tuple[str, int | None]] = set()
         self._changed = asyncio.Event()
         self._failed = ""
 
-    def put(self, standing: Standing) -> None:
-        if standing != self._latest:
-            self._latest = standing
+    def put(self, job_status: JobStatus) -> None:
+        if job_status != self._latest:
+            self._latest = job_status
             self._changed.set()
 
     async def follow(self, api: Api, pod: asyncio.Future[PodView], namespace: str) -> None:
@@ -49,26 +49,26 @@ class Board:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            standing = self._latest
-            if standing is None or standing == self._shown:
+            job_status = self._latest
+            if job_status is None or job_status == self._shown:
                 continue
-            await self.show(api, view, namespace, standing)
-            if standing.deadline_unix_ms is None:
+            await self.show(api, view, namespace, job_status)
+            if job_status.deadline_unix_ms is None:
                 await asyncio.sleep(PACE_S)
 
-    async def show(self, api: Api, pod: PodView, namespace: str, standing: Standing) -> None:
+    async def show(self, api: Api, pod: PodView, namespace: str, job_status: JobStatus) -> None:
         """What cannot be shown is logged, once for every reason."""
         path = f"/api/v1/namespaces/{namespace}"
-        patch = {"metadata": {"annotations": annotations_of(standing), "uid": pod.uid}}
+        patch = {"metadata": {"annotations": annotations_of(job_status), "uid": pod.uid}}
         try:
             await api.request(
                 "PATCH", f"{path}/pods/{pod.name}", body=patch, content_type=MERGE_PATCH
             )
-            self._shown = standing
-            mark = (standing.phase, standing.deadline_unix_ms)
-            if standing.phase in SAID and mark not in self._said:
+            self._shown = job_status
+            mark = (job_status.phase, job_status.deadline_unix_ms)
+            if job_status.phase in SAID and mark not in self._said:
                 self._said.add(mark)
-                event = event_of(standing, pod, namespace, now_unix_ms=api.now_unix_ms())
+                event = event_of(job_status, pod, namespace, now_unix_ms=api.now_unix_ms())
                 await api.request("POST", f"{path}/events", body=event)
         except NoAnswerError as error:
             if str(error) != self._failed:
@@ -76,26 +76,26 @@ class Board:
                 log.warning("kubernetes: the pod does not show how the job stands: %s", error)
 
 
-def annotations_of(standing: Standing) -> dict[str, str | None]:
+def annotations_of(job_status: JobStatus) -> dict[str, str | None]:
     """None: it is removed."""
     return {
-        f"{PREFIX}state": standing.phase,
-        f"{PREFIX}attempt": str(standing.epoch),
-        f"{PREFIX}deadline": written(standing.deadline_unix_ms),
+        f"{PREFIX}state": job_status.phase,
+        f"{PREFIX}attempt": str(job_status.epoch),
+        f"{PREFIX}deadline": written(job_status.deadline_unix_ms),
         f"{PREFIX}committed-step": (
-            None if standing.committed_step is None else str(standing.committed_step)
+            None if job_status.committed_step is None else str(job_status.committed_step)
         ),
-        f"{PREFIX}committed-at": written(standing.committed_unix_ms),
+        f"{PREFIX}committed-at": written(job_status.committed_unix_ms),
     }
 
 
 def event_of(
-    standing: Standing, pod: PodView, namespace: str, *, now_unix_ms: int
+    job_status: JobStatus, pod: PodView, namespace: str, *, now_unix_ms: int
 ) -> dict[str, Any]:
-    reason, kind, text = SAID[standing.phase]
-    step = standing.committed_step
+    reason, kind, text = SAID[job_status.phase]
+    step = job_status.committed_step
     at = "nothing is committed" if step is None else f"step {step} is committed"
-    deadline = written(standing.deadline_unix_ms)
+    deadline = written(job_status.deadline_unix_ms)
     now = written(now_unix_ms)
     return {
         "apiVersion": "v1",

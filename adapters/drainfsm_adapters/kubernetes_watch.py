@@ -86,7 +86,7 @@ class Watch:
         self._known = not target.name
         """It was seen, ever, or need not be there."""
 
-        self._told_unix_ms = api.now_unix_ms()
+        self._answered_unix_ms = api.now_unix_ms()
 
     async def follow(self) -> None:
         """Until cancelled."""
@@ -137,13 +137,13 @@ class Watch:
         began = asyncio.get_running_loop().time()
         silence_s = limit_s + PAUSE_S_MAX
         async with self._api.stream(self._target.path, query=query, silence_s=silence_s) as lines:
-            self._told()
+            self._answered()
             async for line in lines:
                 version = self._on_event(line) or version
-                self._told()
+                self._answered()
         if asyncio.get_running_loop().time() - began < SHORT_S:
             await asyncio.sleep(SHORT_S * (0.5 + random.random()))
-        self._told()
+        self._answered()
         return version
 
     def _on_event(self, line: bytes) -> str:
@@ -175,14 +175,14 @@ class Watch:
         """Checked here, however the server interprets the filter."""
         return not self._target.name or text(item, "metadata", "name") == self._target.name
 
-    def _told(self) -> None:
-        self._told_unix_ms = self._api.now_unix_ms()
-        self._health.told()
+    def _answered(self) -> None:
+        self._answered_unix_ms = self._api.now_unix_ms()
+        self._health.answered()
 
     def _silent(self, detail: str) -> None:
         self._health.silent(
             detail=f"{self._target.what}: {detail}",
-            since_unix_ms=self._told_unix_ms,
+            since_unix_ms=self._answered_unix_ms,
             now_unix_ms=self._api.now_unix_ms(),
         )
 

@@ -114,7 +114,7 @@ class CloudAdapter:
             unsure = ledger.settle(signal.name, reading, confirm_count=signal.confirm_count)
             now = now_unix_ms()
             if reading.complete:
-                health.told()
+                health.answered()
             else:
                 health.silent(detail=reading.detail, since_unix_ms=began, now_unix_ms=now)
             took_s = (now - began) / 1_000

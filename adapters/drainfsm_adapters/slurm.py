@@ -94,7 +94,7 @@ class SlurmAdapter:
             async with self._trying(health, sink):
                 await self._learn_limits(sink)
                 job = await self._read_job()
-                health.told()
+                health.answered()
                 unsure = self._settle_job(ledger, job)
                 if job.reservation:
                     unsure |= await self._settle_reservation(ledger, job.reservation)
@@ -110,7 +110,7 @@ class SlurmAdapter:
             async with self._trying(health, sink):
                 nodes = await self._scontrol.nodes(names, timeout_s=self._timeout_s())
                 reservations = await self._scontrol.reservations(timeout_s=self._timeout_s())
-                health.told()
+                health.answered()
                 ledger.settle("nodes", Reading(events=leaving_nodes(nodes)))
                 planned = maintenance_of(
                     reservations,

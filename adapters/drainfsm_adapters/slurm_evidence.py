@@ -77,11 +77,13 @@ def end_of(
     ``grace_end_unix_s``: the end that its preemption announced."""
     soon = killed_by_unix_ms(signalled_unix_ms=now_unix_ms, limits=limits, grace_ms=grace_ms)
     if job.restarts > run.restarts:
-        return _end(Cause.REQUEUE, soon, f"run {job.restarts} has replaced this one: {_told(job)}")
+        return _end(
+            Cause.REQUEUE, soon, f"run {job.restarts} has replaced this one: {_described(job)}"
+        )
     if job.ending:  # its EndTime is when that began
         late_ms = max(0, now_unix_ms - (job.end_unix_s or now_unix_ms) * 1_000)
         cause = ending_cause(job, grace_end_unix_s=grace_end_unix_s)
-        return _end(cause, soon - late_ms, _told(job))
+        return _end(cause, soon - late_ms, _described(job))
     if job.end_unix_s is None:
         return None
     end_unix_ms = job.end_unix_s * 1_000
@@ -91,14 +93,14 @@ def end_of(
     if job.preempt_unix_s is not None:
         cause = Cause.PREEMPTION
     if end_unix_ms <= now_unix_ms:
-        return _end(cause, soon, f"its end has passed: {_told(job)}")
+        return _end(cause, soon, f"its end has passed: {_described(job)}")
     preempted = job.preempt_unix_s is not None
     return Observed(
         key="end",
         cause=cause,
         notice_class=NoticeClass.HARD if preempted else NoticeClass.SOFT,
         stated_unix_ms=end_unix_ms,
-        detail=_told(job),
+        detail=_described(job),
     )
 
 
@@ -206,24 +208,24 @@ def meaning_of(
         return Meaning(
             cause=Cause.UNKNOWN, deadline_unix_ms=deadline, detail="no record to compare"
         )
-    told = _told(job)
+    detail = _described(job)
     if job.restarts > run.restarts:
-        return Meaning(cause=Cause.REQUEUE, deadline_unix_ms=killed_by, detail=told)
+        return Meaning(cause=Cause.REQUEUE, deadline_unix_ms=killed_by, detail=detail)
     if job.ending:
         cause = ending_cause(job, grace_end_unix_s=grace_end_unix_s)
-        return Meaning(cause=cause, deadline_unix_ms=killed_by, detail=told)
+        return Meaning(cause=cause, deadline_unix_ms=killed_by, detail=detail)
     left_ms = None
     if job.end_unix_s is not None:
         left_ms = job.end_unix_s * 1_000 - signalled_unix_ms
         if left_ms <= 0:
             cause = Cause.TIME_LIMIT if job.preempt_unix_s is None else Cause.PREEMPTION
-            return Meaning(cause=cause, deadline_unix_ms=killed_by, detail=told)
+            return Meaning(cause=cause, deadline_unix_ms=killed_by, detail=detail)
         if job.preempt_unix_s is not None:
             return None
         if warning.explains(name, job, left_ms=left_ms, shortened=shortened):
             return None
     deadline = signalled_unix_ms + (grace_ms if left_ms is None else min(grace_ms, left_ms))
-    detail = f"nothing in the job's record explains it: {told}"
+    detail = f"nothing in the job's record explains it: {detail}"
     return Meaning(cause=Cause.UNKNOWN, deadline_unix_ms=deadline, detail=detail, assumed=True)
 
 
@@ -293,7 +295,7 @@ def reservation_of(end_unix_s: int | None, *, name: str, now_unix_ms: int) -> Ob
     )
 
 
-def _told(job: SlurmJob) -> str:
+def _described(job: SlurmJob) -> str:
     said = [f"JobState={'+'.join(sorted(job.states))}", f"Restarts={job.restarts}"]
     if job.reason not in ("", "None"):
         said.append(f"Reason={job.reason}")

@@ -3,12 +3,15 @@ yet."""
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from drainfsm.checkpoint.port import RankPort
 from drainfsm.errors import NotRestoredError
 
-REWIND = "set rewind = true in [checkpoint] to train on from before the checkpoint all the same"
+log = logging.getLogger("drainfsm.checkpoint")
+
+REWIND = "set rewind = true in [checkpoint] to train on from before the checkpoint"
 
 
 class Progress:
@@ -67,9 +70,11 @@ class Progress:
             return None
         if not self._port.settings.final:
             if self._port.rank == 0:
-                sys.stderr.write(
-                    f"drainfsm: the last step, {self.last_step}, is not saved (final = false in "
-                    f"[checkpoint]): another start goes on after step {self._kept_step}\n"
+                log.warning(
+                    "the last step, %s, is not saved (final = false in [checkpoint]): another "
+                    "start goes on after step %s",
+                    self.last_step,
+                    self._kept_step,
                 )
             return None
         return self.last_step

@@ -71,10 +71,10 @@ def main(argv: Sequence[str]) -> int:
     patient = patient_of(settings, arguments, command)
     findings = examine(patient)
     if arguments.json:
-        told = Diagnosis(
+        diagnosis = Diagnosis(
             host=os.uname().nodename, needed_ms=patient.needed_ms, findings=tuple(findings)
         )
-        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+        sys.stdout.buffer.write(msgspec.json.encode(diagnosis) + b"\n")
     else:
         print("\n".join(_text(findings)))
     return exit_code(findings)

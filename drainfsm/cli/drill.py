@@ -207,13 +207,13 @@ def _load(store: ObjectStore, manifest: Manifest) -> Drilled:
     if not can_load(manifest):
         return Drilled(Verification.CHECKSUMS, f"not loaded: written by {manifest.saver}")
     loaded = load_generation(store, manifest)
-    told = (
+    detail = (
         f"{loaded.tensor_count} tensors of {loaded.tensor_bytes:,} bytes, "
         f"{loaded.object_count} objects"
     )
     if loaded.not_unpickled:
-        told += f"; not unpickled, for want of the job's code: {', '.join(loaded.not_unpickled)}"
-    return Drilled(Verification.LOADED, told)
+        detail += f"; not unpickled, for want of the job's code: {', '.join(loaded.not_unpickled)}"
+    return Drilled(Verification.LOADED, detail)
 
 
 def _committed(store: ObjectStore, *, job_id: str, generation_id: str | None) -> Commit:

@@ -92,11 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _fail(told: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
     from drainfsm.core.text import printable
 
     with contextlib.suppress(OSError):  # nobody reads stderr any more
-        lines = (printable(line, chars_max=4_000) for line in told.splitlines())
+        lines = (printable(line, chars_max=4_000) for line in message.splitlines())
         print("drainfsm:", "\n  ".join(lines), file=sys.stderr, flush=True)
     return code
 

@@ -77,6 +77,8 @@ def _warn_of_secrets(argv: Sequence[str]) -> None:
     for flag, is_secret in (("--token", "--token" in given), ("--nats", password)):
         if is_secret:
             variable = f"DRAINFSM_{flag.removeprefix('--').upper()}"
-            told = f"drainfsm: {flag} holds a secret that `ps` shows to everybody: use {variable}"
+            warning = (
+                f"drainfsm: {flag} holds a secret that `ps` shows to everybody: use {variable}"
+            )
             with contextlib.suppress(OSError):
-                print(told, file=sys.stderr, flush=True)
+                print(warning, file=sys.stderr, flush=True)

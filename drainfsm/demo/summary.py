@@ -84,10 +84,14 @@ def summarize(
 ) -> Result:
     """Judge the finished demo from its logs, its store and its losses."""
     losses = _losses(place.losses)
-    told = attempts_of(histories)
+    reports = attempts_of(histories)
     drains = [
         _drain(
-            histories[epoch], losses, attempt, told[epoch], following=histories.get(epoch + 1, [])
+            histories[epoch],
+            losses,
+            attempt,
+            reports[epoch],
+            following=histories.get(epoch + 1, []),
         )
         for epoch, attempt in zip((1, 2), attempts, strict=False)
         if any(isinstance(x, e.NoticeReceived) for x in events_of(histories.get(epoch, [])))
@@ -133,7 +137,7 @@ def _drain(
     history: list[Record],
     losses: list[dict[str, Any]],
     attempt: DemoAttempt,
-    told: AttemptReport,
+    report: AttemptReport,
     *,
     following: list[Record],
 ) -> DrainResult:
@@ -146,7 +150,7 @@ def _drain(
     trained = [x for x in losses if x["at_unix_ms"] <= attempt.exited_unix_ms]
     last_step = int(trained[-1]["step"]) if trained else -1
     lost = [x for x in trained if resumed is not None and x["step"] >= resumed]
-    lost_s = told.work_lost_ms / 1_000
+    lost_s = report.work_lost_ms / 1_000
     return DrainResult(
         drain_id=opened.drain_id,
         decision=decision.what,

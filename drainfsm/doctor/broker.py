@@ -25,12 +25,12 @@ async def _tried(server: NatsServer) -> Iterator[Finding]:
     except BrokerError as problem:
         return iter([_away(where, problem)])
     try:
-        told = await connection.stream_warnings()
+        warnings = await connection.stream_warnings()
     except BrokerError as problem:
         return iter([_away(where, problem)])
     finally:
         await connection.close()
-    if not told:
+    if not warnings:
         return iter([right("log", f"the stream at {where} is an append-only log that lasts")])
     return iter(
         warning(
@@ -39,7 +39,7 @@ async def _tried(server: NatsServer) -> Iterator[Finding]:
             why="the shared history would have a gap; journals and store keep theirs",
             fix="drainfsm stream check --nats URL --monitor URL   # docs/nats.md, What may be lost",
         )
-        for text in told
+        for text in warnings
     )
 
 

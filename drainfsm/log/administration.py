@@ -78,10 +78,10 @@ def _settings(url: str) -> _Settings:
             data = answer.read(MONITOR_BYTES_MAX)
     except OSError as error:
         raise BrokerError(f"--monitor {url}: {error}") from error
-    told = read_json(data, _JetStream, lambda why: BrokerError(f"{at} makes no sense: {why}"))
-    if told.config is None:
+    found = read_json(data, _JetStream, lambda why: BrokerError(f"{at} makes no sense: {why}"))
+    if found.config is None:
         raise BrokerError(f"{at}: this server runs no JetStream")
-    return told.config
+    return found.config
 
 
 async def make_stream(

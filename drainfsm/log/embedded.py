@@ -271,10 +271,10 @@ def _await_port(data_dir: Path, process: _Process, *, give_up: float) -> int:
 
 def _complaint(data_dir: Path, pid: int) -> str:
     """The errors that this server logged."""
-    told: list[str] = []
+    lines: list[str] = []
     for name in (LOG, STDERR):
         with contextlib.suppress(OSError):
-            told += (data_dir / name).read_text(errors="replace").splitlines()
-    bad = [line for line in told if f"[{pid}]" in line and ("[FTL]" in line or "[ERR]" in line)]
-    bad += [line for line in told if line.startswith("nats-server:")]
+            lines += (data_dir / name).read_text(errors="replace").splitlines()
+    bad = [line for line in lines if f"[{pid}]" in line and ("[FTL]" in line or "[ERR]" in line)]
+    bad += [line for line in lines if line.startswith("nats-server:")]
     return " | ".join(bad[-3:]) or f"see {data_dir / LOG}"

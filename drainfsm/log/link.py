@@ -193,9 +193,9 @@ class Link:
         if self._on_error is not None:
             self._on_error(f"NATS server {public(self.server)}: {self.last_error}")
 
-    def _deny(self, told: str) -> bool:
+    def _deny(self, text: str) -> bool:
         """A request that the server did not let through gets no answer: end it at once."""
-        found = _DENIED.search(told)
+        found = _DENIED.search(text)
         named = found[1].lower() if found else ""  # nats-py makes it lower case
         denied = [task for task, subject in self._calls.items() if subject.lower() == named]
         for task in denied:

@@ -31,7 +31,7 @@ FLUSH_RETRY_S_MAX = 1.0
 FAILURES_MAX = 3
 """In a row: then the connection itself is suspect, and a new one is made."""
 
-TOLD_MAX = 100
+REPORTED_MAX = 100
 """Different messages remembered, so that an outage is told once."""
 
 
@@ -85,8 +85,8 @@ class Shipper:
         self._flushes = 0
         """Under way."""
 
-        self._told: set[str] = set()
-        self._told_for_good: set[str] = set()
+        self._reported: set[str] = set()
+        self._reported_for_good: set[str] = set()
 
     def attach(self, journal: Journal) -> None:
         """Ship this journal too, as it grows."""
@@ -154,7 +154,7 @@ class Shipper:
                 await self._pause(backoff_s(failures, first_s=RETRY_S, longest_s=longest_s))
                 continue
             failures = 0
-            self._told.clear()
+            self._reported.clear()
             if not self._wake.is_set():
                 self._idle.set()
                 await self._wake.wait()
@@ -249,9 +249,9 @@ class Shipper:
 
     def _tell(self, message: str, *, for_good: bool = False) -> None:
         """Once until the trouble is over; ``for_good``: once."""
-        told = self._told_for_good if for_good else self._told
-        if message not in told and len(told) < TOLD_MAX:
-            told.add(message)
+        reported = self._reported_for_good if for_good else self._reported
+        if message not in reported and len(reported) < REPORTED_MAX:
+            reported.add(message)
             self._on_error(message)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

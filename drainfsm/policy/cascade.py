@@ -60,10 +60,10 @@ def evictions_in(records: Iterable[Record]) -> Iterator[Eviction]:
         for event in record.events:
             if not isinstance(event, NoticeReceived) or not event.notice.evicted_by:
                 continue
-            told = (record.job_id, record.epoch, event.notice.evicted_by)
-            if told not in seen:
-                seen.add(told)
-                yield Eviction(at_unix_ms=record.at_unix_ms, by=told[2], victim=record.job_id)
+            eviction = (record.job_id, record.epoch, event.notice.evicted_by)
+            if eviction not in seen:
+                seen.add(eviction)
+                yield Eviction(at_unix_ms=record.at_unix_ms, by=eviction[2], victim=record.job_id)
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):

@@ -104,8 +104,8 @@ class Tasks:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            told = "".join(traceback.format_exception(error))
-            self._warn(f"a bug, please report it: {told}")
+            trace = "".join(traceback.format_exception(error))
+            self._warn(f"a bug, please report it: {trace}")
 
     async def cancel(self) -> None:
         running = list(self._running)

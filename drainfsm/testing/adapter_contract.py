@@ -87,9 +87,9 @@ async def _check_left(requeuer: Requeuer, departure: Departure) -> None:
     ended, _ = await asyncio.wait([asked], timeout=PROMPT_S)
     assert ended, f"left takes more than {PROMPT_S:g} s, given one second"
     error = asked.exception()
-    told = str(error) if error else asked.result()
-    assert isinstance(told, str), f"left returned {told!r}, not what was done"
-    assert told or not error, "left failed without a text for the operator"
+    said = str(error) if error else asked.result()
+    assert isinstance(said, str), f"left returned {said!r}, not what was done"
+    assert said or not error, "left failed without a text for the operator"
 
 
 def _check_notices(sink: RecordingSink, context: AdapterContext) -> None:

@@ -19,7 +19,7 @@ from drainfsm.views.replay import AttemptLog
 if TYPE_CHECKING:
     from drainfsm.log.server import NatsServer
 
-UNREADABLE_TOLD_MAX = 3
+UNREADABLE_NAMED_MAX = 3
 CONNECT_S = 5.0
 """A postmortem is not in a hurry, but its reader is a person."""
 
@@ -61,7 +61,7 @@ def _read_lines(path: Path, data: bytes) -> History:
         except RecordUnreadableError as error:
             if line.strip():
                 unreadable.add(f"{path}, line {number}: {error}")
-    return History(logs=by_attempt(records), damage=unreadable.told)
+    return History(logs=by_attempt(records), damage=unreadable.summary)
 
 
 class Unreadable:
@@ -69,18 +69,18 @@ class Unreadable:
     readers skip what has lost its place."""
 
     def __init__(self) -> None:
-        self._told: list[str] = []
+        self._examples: list[str] = []
         self._count = 0
 
     def add(self, text: str) -> None:
         self._count += 1
-        if len(self._told) < UNREADABLE_TOLD_MAX:
-            self._told.append(text)
+        if len(self._examples) < UNREADABLE_NAMED_MAX:
+            self._examples.append(text)
 
     @property
-    def told(self) -> str:
-        more = self._count - len(self._told)
-        return "; ".join((*self._told, *([f"and {more} more"] if more else ())))
+    def summary(self) -> str:
+        more = self._count - len(self._examples)
+        return "; ".join((*self._examples, *([f"and {more} more"] if more else ())))
 
 
 def _lines(data: bytes) -> Iterable[bytes]:
@@ -131,7 +131,7 @@ async def _read_stream(server: NatsServer | str, job_id: str) -> History:
                 unreadable.add(f"{where}: it says that it is of job {record.job_id!r}")
     finally:
         await connection.close()
-    return History(logs=by_attempt(records), damage=unreadable.told)
+    return History(logs=by_attempt(records), damage=unreadable.summary)
 
 
 def _read_journal(path: Path) -> tuple[list[Record], str]:

@@ -99,8 +99,8 @@ def _jobs(file: BinaryIO, where: str) -> Iterator[History]:
         else:
             places.setdefault(job_id, array("q")).append(offset)
         offset += len(line)
-    if unreadable.told:
-        yield History(logs=(), damage=unreadable.told)
+    if unreadable.summary:
+        yield History(logs=(), damage=unreadable.summary)
     for job_id in sorted(places):
         yield _job(file, places.pop(job_id), where)
 
@@ -114,4 +114,4 @@ def _job(file: BinaryIO, places: array[int], where: str) -> History:
             records.append(decode(file.readline()))
         except RecordUnreadableError as error:
             unreadable.add(f"{where}, byte {offset}: {error}")
-    return History(logs=by_attempt(records), damage=unreadable.told)
+    return History(logs=by_attempt(records), damage=unreadable.summary)

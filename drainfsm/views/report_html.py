@@ -52,13 +52,13 @@ def bars(label: str, rows: Sequence[Bar]) -> str:
         return "<p>None.</p>"
     scale = (WIDTH - LABELS - 150) / max(1.0, *(value for _, value, _, _ in rows))
     drawn = []
-    for number, (name, value, told, kind) in enumerate(rows):
+    for number, (name, value, text, kind) in enumerate(rows):
         y, width = number * ROW, max(1.0 if value else 0.0, value * scale)
         drawn.append(
             f'<text x="{LABELS - 8}" y="{y + 15}" text-anchor="end">{escaped(name[:28])}</text>'
             f'<rect x="{LABELS}" y="{y + 3}" width="{width:.1f}" height="16" '
             f'fill="var(--{kind})"/>'
-            f'<text x="{LABELS + width + 6:.1f}" y="{y + 15}">{escaped(told)}</text>'
+            f'<text x="{LABELS + width + 6:.1f}" y="{y + 15}">{escaped(text)}</text>'
         )
     return drawing(label, "".join(drawn), width=WIDTH, height=len(rows) * ROW + 4)
 

@@ -166,8 +166,8 @@ def durations_text(found: Durations) -> str:
     if not found.count:
         return "never observed"
     parts = (("p50", found.p50_ms), ("p95", found.p95_ms), ("p99", found.p99_ms))
-    told = [f"{name} {_span(value)}" for name, value in (*parts, ("max", found.max_ms))]
-    return f"{', '.join(told)} (of {found.count})"
+    texts = [f"{name} {_span(value)}" for name, value in (*parts, ("max", found.max_ms))]
+    return f"{', '.join(texts)} (of {found.count})"
 
 
 def _refused(totals: Totals) -> str:
@@ -190,12 +190,12 @@ def _lost(totals: Totals) -> str:
 
 
 def _sources(totals: Totals) -> str:
-    told = [
+    texts = [
         f"{source.source} on node {source.node}: {source.unknown_count} times, "
         f"{_span(source.unknown_ms)}" + (", and now" if source.unknown_now else "")
         for source in totals.sources
     ]
-    return "; ".join(told) or "none"
+    return "; ".join(texts) or "none"
 
 
 def _when(unix_ms: int | None) -> str:

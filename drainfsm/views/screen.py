@@ -15,7 +15,7 @@ from drainfsm.core.deadline import budget_of
 from drainfsm.core.state import State
 from drainfsm.core.text import printable, span
 from drainfsm.views.projections import AttemptProjection, EventLine, JobProjection, Projection
-from drainfsm.views.status import Status, standing
+from drainfsm.views.status import Status, headline
 from drainfsm.views.table import day_and_time, describe
 
 JOB_ROWS_MAX = 8
@@ -117,7 +117,7 @@ def _job(status: Status, *, chosen: bool) -> Text:
     style = ""
     if status.remaining_ms is not None:
         style = "red" if status.remaining_ms < 30_000 else "yellow"
-    text.append(standing(status), style)
+    text.append(headline(status), style)
     if status.commit_age_ms is not None:
         text.append(f"  commit {span(status.commit_age_ms)} ago")
     elif status.committed_step is None:

@@ -149,7 +149,7 @@ def _answers(state: State, now_unix_ms: int, windows_ms: Sequence[int]) -> list[
 
 def status_text(found: Status) -> Iterator[str]:
     """One screen. What comes from others is escaped."""
-    yield f"job {found.job_id}, attempt {found.epoch}: {standing(found)}"
+    yield f"job {found.job_id}, attempt {found.epoch}: {headline(found)}"
     ranks = f"{found.world_size} ranks" if found.world_size else "ranks are not all there yet"
     yield f"  {found.node_count} node(s), {ranks}; last record {span(found.last_record_age_ms)} ago"
     if found.committed_step is None:
@@ -172,7 +172,7 @@ def status_text(found: Status) -> Iterator[str]:
         yield "  (no save is on record yet: sizes and times are assumed)"
 
 
-def standing(found: Status) -> str:
+def headline(found: Status) -> str:
     if found.drain_id is not None and found.remaining_ms is not None:
         left = span(abs(found.remaining_ms))
         when = f"{left} to its deadline" if found.remaining_ms >= 0 else f"{left} past its deadline"

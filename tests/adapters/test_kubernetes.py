@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from drainfsm.adapter import AdapterContext, Standing
+from drainfsm.adapter import AdapterContext, JobStatus
 from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.agent.left_for import judged, remembered_as, remembered_deadline
@@ -269,7 +269,7 @@ def test_a_cordon_that_collides_with_another_writer_is_made_again(
 
 # --- how the job stands -------------------------------------------------------------------------
 
-RUNS = Standing(epoch=3, phase="idle", committed_step=238, committed_unix_ms=1_796_000_000_900)
+RUNS = JobStatus(epoch=3, phase="idle", committed_step=238, committed_unix_ms=1_796_000_000_900)
 DRAINS = msgspec.structs.replace(RUNS, phase="noticed", deadline_unix_ms=1_796_000_060_000)
 
 

@@ -10,7 +10,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import msgspec
 import pytest
 
-from drainfsm.adapter import Departure, Standing
+from drainfsm.adapter import Departure, JobStatus
 from drainfsm.core.notice import NoticeClass
 from drainfsm.testing.adapter_contract import context_for
 from drainfsm.testing.notice_sink import RecordingSink, watching
@@ -24,7 +24,7 @@ from drainfsm_kit.kube.server import KubeServer
 AHEAD_S = 7.3
 OURS = "drainfsm.io/llm"
 Story = Callable[[KubernetesAdapter, RecordingSink, KubeServer], Awaitable[None]]
-DRAINS = Standing(epoch=1, phase="noticed", committed_step=238)
+DRAINS = JobStatus(epoch=1, phase="noticed", committed_step=238)
 
 
 @pytest.fixture

@@ -122,8 +122,8 @@ def test_unknown_is_reported_once_it_lasts_and_once_it_is_over() -> None:
     assert sink.silences == []
     for at_ms in (2_000, 2_500, 90_000):
         health.silent(detail="503", since_unix_ms=at_ms, now_unix_ms=at_ms)
-    health.told()
-    health.told()
+    health.answered()
+    health.answered()
     assert [(s.source, s.since_unix_ms, s.detail) for s in sink.silences] == [
         ("aws/spot", 1_000, "503"),
         ("aws/spot", None, ""),
@@ -135,7 +135,7 @@ def test_unknown_that_ends_in_time_is_not_reported() -> None:
     health = health_of(sink)
     for at_ms in range(1, 100_000, 900):
         health.silent(detail="", since_unix_ms=at_ms, now_unix_ms=at_ms + 800)
-        health.told()
+        health.answered()
     assert sink.silences == []
 
 

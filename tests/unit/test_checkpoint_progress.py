@@ -154,11 +154,11 @@ def test_an_error_saves_nothing(job: Job, make: Make) -> None:
 
 
 def test_who_wants_no_final_save_is_told_what_that_means(
-    job: Job, make: Make, capsys: pytest.CaptureFixture[str]
+    job: Job, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = job.port(epoch=2, final=False)
     loop = make(port)
     loop.step_done(loop.restore())
     port.close()
     assert saved_steps(port) == []
-    assert "the last step, 10, is not saved" in capsys.readouterr().err
+    assert "the last step, 10, is not saved" in caplog.text

@@ -14,12 +14,12 @@ from drainfsm.adapter import (
     Cordon,
     Departure,
     Interpreter,
+    JobStatus,
     LastRequeuer,
     Notice,
     NoticeSource,
     Requeuer,
-    Showing,
-    Standing,
+    StatusDisplay,
     Staying,
     load_adapter,
     options_name,
@@ -128,7 +128,7 @@ class RunningAdapters:
         self._epoch = 0
         """0: not claimed yet. What is found wrong here must be found before the claim."""
 
-        self._shown = Standing(epoch=0, phase="idle")
+        self._shown = JobStatus(epoch=0, phase="idle")
         self._config = config
         self._clock = clock
         self._warn = warn
@@ -230,7 +230,7 @@ class RunningAdapters:
             at = None if first or step is None else self._clock.now_unix_ms()
         else:
             at = self._shown.committed_unix_ms
-        self._shown = Standing(
+        self._shown = JobStatus(
             epoch=state.attempt.epoch,
             phase=state.phase,
             deadline_unix_ms=drain.deadline_unix_ms if drain and state.phase.active else None,
@@ -238,7 +238,7 @@ class RunningAdapters:
             committed_unix_ms=at,
         )
         for name, adapter in self._adapters.items():
-            if isinstance(adapter, Showing):
+            if isinstance(adapter, StatusDisplay):
                 try:
                     adapter.show(self._shown)
                 except Exception as error:  # showing a decision never holds it up

@@ -139,7 +139,7 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
         StartRefusedError: the attempt is not started.
         CoordinatorLostError: nothing answered for ``attach_s``.
     """
-    began_ms, told = loop_ms(), False
+    began_ms, warned = loop_ms(), False
     while True:
         try:
             if (link := await _try_to_join(config, refusal=None)) is not None:
@@ -156,9 +156,9 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
                 f"no coordinator at {config.coordinator} within {config.attach_s:g} s "
                 f"({trouble}): is the agent of node 0 running, and can it be reached?"
             )
-        if not told:
+        if not warned:
             warn(f"waiting for the coordinator at {config.coordinator} ({trouble})")
-            told = True
+            warned = True
         await asyncio.sleep(RETRY_S)
 
 

@@ -20,7 +20,7 @@ class Limits:
         self._own: int | None = None
         self._own_exit_by: int | None = None
         self._backstop: int | None = None
-        self._told: int | None = None
+        self._ordered: int | None = None
         self._exit_by: int | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._leave_timer: asyncio.TimerHandle | None = None
@@ -34,7 +34,7 @@ class Limits:
         self._arm()
 
     def set_leave(self, kill_by_unix_ms: int) -> None:
-        self._told = kill_by_unix_ms
+        self._ordered = kill_by_unix_ms
         self._arm()
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class Limits:
     def _arm(self) -> None:
         self.close()
         loop = asyncio.get_running_loop()
-        if (kill_by := _earliest(self._own, self._backstop, self._told)) is not None:
+        if (kill_by := _earliest(self._own, self._backstop, self._ordered)) is not None:
             delay_s = self._clock.seconds_until(kill_by)
             self._kill_timer = loop.call_later(delay_s, self._kill, "it had to be gone by now")
         if (exit_by := _earliest(self._own_exit_by, self._exit_by)) is not None:

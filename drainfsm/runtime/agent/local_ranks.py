@@ -116,13 +116,13 @@ class LocalRanks:
                 f"{self._expected_count} of {self._world_size}"
             )
         if rank in self._ranks:
-            told = "two processes have one rank"
+            reason = "two processes have one rank"
             if attach.rank is None:
-                told = (
+                reason = (
                     "the launcher sets no RANK and WORLD_SIZE; give drainfsm.attach(rank=…, "
                     "world_size=…, local_world_size=…)"
                 )
-            raise ValueError(f"rank {rank} is attached already: {told}")
+            raise ValueError(f"rank {rank} is attached already: {reason}")
         self._ranks[rank] = LocalRank(rank, send)
         return rank
 

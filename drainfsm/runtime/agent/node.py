@@ -252,9 +252,9 @@ class Node:
         """Forward the signal to processes that have not attached, as a good init would."""
         if self._ranks.attached_all or self.job.exit_code is not None:
             return
-        told = self.job.forward(signal.Signals[name])
+        count = self.job.forward(signal.Signals[name])
         who = "some ranks have not" if self._ranks.ranks else "no process here has"
-        self._warn(f"{who} called drainfsm.attach(): {name} is forwarded to {told} process(es)")
+        self._warn(f"{who} called drainfsm.attach(): {name} is forwarded to {count} process(es)")
 
     def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
         """At most the same share of the exit margin as the coordinator's backstop leaves."""

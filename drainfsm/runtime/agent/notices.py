@@ -106,10 +106,10 @@ class Notices:
             answer = self._take_back(message.source, message.native_id, message.reason)
         try:
             async with asyncio.timeout(ANSWER_S):
-                told = await asyncio.shield(answer)
+                answered = await asyncio.shield(answer)
         except TimeoutError:
             return m.NotifyAnswer(error=f"the coordinator gave no answer within {ANSWER_S:g} s")
-        return m.NotifyAnswer(error=told.error, detail=told.detail)
+        return m.NotifyAnswer(error=answered.error, detail=answered.detail)
 
     def _by_own_clock(self, given: m.GiveNotice) -> Notice:
         """The wall clock may have been set since this agent started."""
@@ -193,18 +193,18 @@ class Notices:
         """A clock that is off by more than is allowed for is recorded, and so is its end."""
         allowed_ms = self._allowed_off_ms
         ahead_ms, set_ms = self._offset.ahead_ms, self._clock.set_ms
-        told = ""
+        problem = ""
         if abs(ahead_ms) > allowed_ms:
             how = "ahead of" if ahead_ms > 0 else "behind"
-            told = f"its clock is {abs(ahead_ms) / 1_000:.1f} s {how} node 0's"
+            problem = f"its clock is {abs(ahead_ms) / 1_000:.1f} s {how} node 0's"
         elif abs(set_ms) > allowed_ms:
             how = "forward" if set_ms > 0 else "back"
-            told = f"its wall clock was set {how} by {abs(set_ms) / 1_000:.1f} s"
-        if bool(told) == self._clock_is_off:
+            problem = f"its wall clock was set {how} by {abs(set_ms) / 1_000:.1f} s"
+        if bool(problem) == self._clock_is_off:
             return
-        self._clock_is_off = bool(told)
-        since = self._clock.now_unix_ms() if told else None
-        detail = f"{told}: deadlines are corrected for that" if told else ""
+        self._clock_is_off = bool(problem)
+        since = self._clock.now_unix_ms() if problem else None
+        detail = f"{problem}: deadlines are corrected for that" if problem else ""
         self.source_state(CLOCK, since, detail)
 
     # --- the coordinator ------------------------------------------------------------------------

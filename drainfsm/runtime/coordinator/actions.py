@@ -210,12 +210,12 @@ class Actions:
         outcome = failed[0].outcome if failed else CordonOutcome.SUCCESS
         if silent:
             outcome = CordonOutcome.TIMED_OUT
-        told = [answer.detail for answer in failed or answers if answer.detail]
+        details = [answer.detail for answer in failed or answers if answer.detail]
         self._decisions.submit(
             i.ReportCordon(
                 outcome=outcome,
                 duration_ms=loop_ms() - began_ms,
-                detail="; ".join(told)[:500],
+                detail="; ".join(details)[:500],
                 drain_id=drain_id,
                 attached=self._reports.attached,
             )

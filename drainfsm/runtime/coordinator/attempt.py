@@ -94,8 +94,8 @@ class AttemptEnvironment:
         """The store that the newest of them was claimed in; empty: unknown."""
         paths = journals(self._config.state_dir, self._config.job)
         newest_first = [paths[epoch] for epoch in sorted(paths, reverse=True)]
-        told = (evidence.store_of(read_journal(path)) for path in newest_first[:ASKED_MAX])
-        return next(filter(None, told), "")
+        store_ids = (evidence.store_of(read_journal(path)) for path in newest_first[:ASKED_MAX])
+        return next(filter(None, store_ids), "")
 
     def evidence(self, *, before_epoch: int) -> evidence.PastAttempts:
         config = self._config

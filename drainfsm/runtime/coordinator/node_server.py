@@ -26,7 +26,7 @@ STRANGERS_MAX = 64
 TELL_S = 10.0
 """Whoever has not come by then is named."""
 
-TOLD_MAX = 16
+LOGGED_MAX = 16
 NAMED_MAX = 8
 TURN_AWAY_S = 30.0
 """Agents of the other nodes may start this much later than a node 0 that refuses to start."""
@@ -210,7 +210,7 @@ class NodeServer:
         """Log it ever more rarely, so that strangers cannot fill the log."""
         self._told_count += 1
         count = self._told_count
-        if count <= TOLD_MAX:
+        if count <= LOGGED_MAX:
             self._warn(text)
         elif count & (count - 1) == 0:
             self._warn(f"{text} (the {count}th message of this kind)")

@@ -140,12 +140,12 @@ class Job:
         found = self._found()
         handlers = [one for one in found if catches(one.pid, number)]
         below = {one.pid for one in found if _is_below(one, handlers, found)}
-        told = [one for one in handlers if one.pid not in below] or found
-        for one in told:
+        receivers = [one for one in handlers if one.pid not in below] or found
+        for one in receivers:
             in_vain = self._deaf and ignores(one.pid, number)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(one.pid, signal.SIGKILL if in_vain else number)
-        return len(told)
+        return len(receivers)
 
     async def kill(self, *, timeout_s: float = KILL_S_MAX) -> bool:
         """SIGKILL to every process of the job until none is left. False: one cannot be killed."""
