@@ -96,8 +96,7 @@ class SlurmAdapter:
                 job = await self._read_job()
                 health.answered()
                 unsure = self._settle_job(ledger, job)
-                if job.reservation:
-                    unsure |= await self._settle_reservation(ledger, job.reservation)
+                unsure |= await self._settle_reservation(ledger, job)
                 if unsure:
                     await asyncio.sleep(CONFIRM_S)
                     continue
@@ -167,11 +166,13 @@ class SlurmAdapter:
         )
         return ledger.settle("job", _reading(observed))
 
-    async def _settle_reservation(self, ledger: Ledger, name: str) -> bool:
-        reservations = await self._scontrol.reservations(timeout_s=self._timeout_s())
-        end_unix_s = next((one.end_unix_s for one in reservations if one.name == name), None)
-        now = self._context.now_unix_ms()
-        observed = reservation_of(end_unix_s, name=name, now_unix_ms=now)
+    async def _settle_reservation(self, ledger: Ledger, job: SlurmJob) -> bool:
+        """Also of a job that was taken out of its reservation."""
+        observed = None
+        if job.reservation:
+            reservations = await self._scontrol.reservations(timeout_s=self._timeout_s())
+            now = self._context.now_unix_ms()
+            observed = reservation_of(job, reservations, now_unix_ms=now)
         return ledger.settle("reservation", _reading(observed))
 
     def _poll_s(self) -> float:

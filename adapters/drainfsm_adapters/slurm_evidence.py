@@ -23,6 +23,7 @@ from drainfsm_adapters.slurm_records import (
     SlurmLimits,
     SlurmNode,
     SlurmReservation,
+    hosts_of,
 )
 
 WARNING_EARLY_S = 65
@@ -282,8 +283,21 @@ def maintenance_of(
     )
 
 
-def reservation_of(end_unix_s: int | None, *, name: str, now_unix_ms: int) -> Observed | None:
-    """A run in a reservation ends with it, whatever its own limit says."""
+def reservation_of(
+    job: SlurmJob, reservations: tuple[SlurmReservation, ...], *, now_unix_ms: int
+) -> Observed | None:
+    """A run in a reservation ends with it, whatever its own limit says, unless it is a FLEX one. A
+    job may ask for several, and runs in one that has its nodes."""
+    asked, nodes = job.reservation.split(","), frozenset(hosts_of(job.nodes))
+    ends = [
+        (one.end_unix_s, one.name)
+        for one in reservations
+        if one.name in asked
+        and "FLEX" not in one.flags
+        and one.end_unix_s is not None
+        and (len(asked) == 1 or one.nodes & nodes)
+    ]
+    end_unix_s, name = min(ends, default=(None, ""))
     if end_unix_s is None or end_unix_s * 1_000 - now_unix_ms > NO_LIMIT_AHEAD_S * 1_000:
         return None
     return Observed(

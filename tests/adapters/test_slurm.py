@@ -161,6 +161,21 @@ def test_a_clock_that_is_off_moves_no_end(program: Program, ahead_s: int) -> Non
     assert sink.unknown_now == ["slurm/clock"]
 
 
+def test_a_job_that_is_taken_out_of_its_reservation_may_go_on_behind_it(program: Program) -> None:
+    program.answer("reservation", "reservation.txt", **end_in(600))
+    end = end_in(3_600)
+    program.answer("job", "running.txt", **end, Partition="low Reservation=maint")
+
+    async def story() -> None:
+        async with watching(made(program, poll_s="1", node_drain="ignore")) as sink:
+            await sink.until(lambda: len(sink.notices) == 2)
+            assert sink.notices[1].cause == "reservation_end"
+            program.answer("job", "running.txt", **end)
+            await sink.until(lambda: len(sink.withdrawals) == 1)
+
+    asyncio.run(story())
+
+
 def test_a_preemption_hardens_the_notice_of_the_end(program: Program) -> None:
     async def story() -> RecordingSink:
         program.answer("job", "running.txt", **end_in(3_600))

@@ -282,12 +282,37 @@ def test_maintenance_of_our_nodes_is_soft_and_due_when_it_begins() -> None:
     ]
 
 
+def reserved(name: str, end_unix_s: int, *flags: str, node: str = "n1") -> SlurmReservation:
+    return SlurmReservation(
+        name=name,
+        nodes=frozenset({node}),
+        flags=frozenset(flags),
+        start_unix_s=NOW_S,
+        end_unix_s=end_unix_s,
+    )
+
+
 def test_a_reservation_ends_the_run_softly() -> None:
-    found = reservation_of(NOW_S + 600, name="maint", now_unix_ms=NOW)
+    job = record(reservation="class", nodes="n[1-2]")
+    others = (reserved("else", NOW_S + 60), reserved("class", NOW_S + 600))
+    found = reservation_of(job, others, now_unix_ms=NOW)
     assert found is not None
     assert (found.cause, found.notice_class, found.stated_unix_ms) == (
         "reservation_end",
         NoticeClass.SOFT,
         NOW + 600_000,
     )
-    assert reservation_of(None, name="maint", now_unix_ms=NOW) is None
+    assert reservation_of(job, others[:1], now_unix_ms=NOW) is None
+
+
+def test_of_several_reservations_the_one_with_the_jobs_nodes_ends_it() -> None:
+    job = record(reservation="a,b", nodes="n[1-2]")
+    others = (reserved("a", NOW_S + 60, node="n7"), reserved("b", NOW_S + 600, node="n2"))
+    found = reservation_of(job, others, now_unix_ms=NOW)
+    assert found is not None
+    assert found.stated_unix_ms == NOW + 600_000
+
+
+def test_a_flexible_reservation_ends_no_job() -> None:
+    job = record(reservation="flex", nodes="n1")
+    assert reservation_of(job, (reserved("flex", NOW_S + 60, "FLEX"),), now_unix_ms=NOW) is None
