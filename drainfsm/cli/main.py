@@ -30,6 +30,7 @@ COMMANDS = {
     "watch": "jobs and drains on the terminal, as they happen",
     "status": "what a running job would do with a notice now",
     "plan": "size a grace window, and say what to set",
+    "requirement": "what a replacement must have, and whether this machine has it",
     "doctor": "try an environment before a job is trusted to it",
     "policy": "who may preempt whom, when a job comes back, and who evicts whom in circles",
     "report": "what a job's history costs: rates and durations over all attempts",

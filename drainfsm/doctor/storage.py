@@ -164,13 +164,28 @@ def _check_clock(store: PosixStore) -> Iterator[Finding]:
         )
 
 
-def _check_bandwidth(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
-    name = f"{PROBES}{secrets.token_hex(8)}"
+def write_bandwidth(store: ObjectStore) -> int:
+    """Durable bytes a second of one writer, by a probe that is removed again.
+
+    Raises:
+        StoreUnreachableError: it cannot be written.
+    """
+    tree = f"{PROBES}{secrets.token_hex(8)}/"
+    store.create_tree(tree)
     began = time.monotonic()
     try:
-        with store.writer(name) as file:
+        with store.writer(f"{tree}probe") as file:
             for _ in range(PROBE_BYTES // len(PIECE)):
                 file.write(PIECE)
+        return round(PROBE_BYTES / max(time.monotonic() - began, 1e-3))
+    finally:
+        with contextlib.suppress(DrainfsmError):
+            store.delete_tree(tree)
+
+
+def _check_bandwidth(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
+    try:
+        measured = write_bandwidth(store)
     except DrainfsmError as problem:
         yield error(
             "store bandwidth",
@@ -179,11 +194,6 @@ def _check_bandwidth(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
             fix="check quota and rights",
         )
         return
-    finally:
-        with contextlib.suppress(DrainfsmError):
-            store.delete(name)
-    took_s = max(time.monotonic() - began, 1e-3)
-    measured = round(PROBE_BYTES / took_s)
     assumed = patient.allowances.store_bytes_per_s
     if measured * patient.node_count < assumed:
         yield warning(

@@ -19,6 +19,7 @@ from drainfsm.core.events import KINDS, Event
 from drainfsm.core.manifest import FORMAT_VERSION, Claim, Commit, Manifest
 from drainfsm.core.records import SCHEMA_VERSION, Record
 from drainfsm.core.requeue import RequeueRecord
+from drainfsm.core.requirement import REQUIREMENT_VERSION, Requirement
 from drainfsm.log import stream
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -62,17 +63,19 @@ def event_schemas() -> dict[str, Schema]:
 
 
 def object_schemas() -> dict[str, Schema]:
-    """Of the objects in the checkpoint store."""
+    """Of the objects in the checkpoint store, and of what is asked of a replacement."""
     types: dict[str, Any] = {
         "manifest": Manifest,
         "commit": Commit,
         "claim": Claim,
         "requeue_record": RequeueRecord,
     }
-    return {
+    stored = {
         name: _schema(type_, title=type_.__name__, version=FORMAT_VERSION)
         for name, type_ in types.items()
     }
+    requirement = _schema(Requirement, title="Requirement", version=REQUIREMENT_VERSION)
+    return stored | {"requirement": requirement}
 
 
 def _schema(type_: Any, *, title: str, version: int) -> Schema:

@@ -11,10 +11,17 @@ from drainfsm.store.requeues import write_requeue
 
 MINUTE_MS = 60_000
 NOW = 10_000 * MINUTE_MS
+ONE_NODE = Capacity(node_count=1)
 
 
 def leave(
-    store: ObjectStore, *, epoch: int, cause: Cause, commits: bool, now_unix_ms: int = NOW
+    store: ObjectStore,
+    *,
+    epoch: int,
+    cause: Cause,
+    commits: bool,
+    now_unix_ms: int = NOW,
+    capacity: Capacity = ONE_NODE,
 ) -> None:
     """One attempt of a minute of job ``j``; ten minutes from one to the next."""
     log, at = CommitLog(store, job_id="j"), now_unix_ms + epoch * 10 * MINUTE_MS
@@ -45,7 +52,7 @@ def leave(
             manifest_digest=head.manifest_digest if head else None,
             step=head.step if head else None,
             world_size=1,
-            capacity=Capacity(node_count=1),
+            capacity=capacity,
             recorded_unix_ms=at + MINUTE_MS,
         ),
     )
