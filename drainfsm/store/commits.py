@@ -256,7 +256,9 @@ class CommitLog:
             store_id=self.store_id,
         )
         number = head.slot + 1
-        if not put_settled(self._store, PREFIX + slot_name(number), data, pause=self._pause):
+        ours = put_settled(self._store, PREFIX + slot_name(number), data, pause=self._pause)
+        self._reader.created(number)
+        if not ours:
             return False
         placed = open_slot(data, number)
         write_mark(self._store, Mark(number, placed.digest))

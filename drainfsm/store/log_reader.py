@@ -58,6 +58,8 @@ class LogReader:
         self._store = store
         self._pause = pause
         self._slots: dict[int, Placed] = {}
+        self._created = 0
+        """The newest slot that is known to have been created, whatever a list says."""
 
     @property
     def store_id(self) -> str:
@@ -66,6 +68,10 @@ class LogReader:
     def identified(self, identity: Identity) -> None:
         """The store has got its identity from this process."""
         self.identity = identity
+
+    def created(self, number: int) -> None:
+        """Somebody has created that slot: a list without it is an old one."""
+        self._created = max(self._created, number)
 
     def check_store(self) -> None:
         """This is the store that was looked at first.
@@ -138,7 +144,7 @@ class LogReader:
 
     def _list_on(self, marked: int) -> int:
         """How many slots there are: no fewer than there were, and the newest is still the same."""
-        wanted = max(self.count, marked)
+        wanted = max(self.count, self._created, marked)
         for attempt in range(READS_MAX):
             if attempt:
                 self._pause(READ_PAUSE_S)

@@ -183,7 +183,7 @@ FAULTS = (
     Fault("a slot may stand anywhere", SLOTS, "if link.slot != number:", "if False:"),
     Fault("a slot follows whatever is before it", SLOTS, 'if link is not None and link.before != ("" if behind is None else behind.digest):', "if False:"),
     Fault("a slot without a link follows those that have one", SLOTS, "if link is None and behind is not None and behind.link is not None:", "if False:"),
-    Fault("a log that lost its end is shorter", READER, "wanted = max(self.count, marked)", "wanted = 0"),
+    Fault("a log that lost its end is shorter", READER, "wanted = max(self.count, self._created, marked)", "wanted = 0"),
     Fault("a marked slot may be another", READER, "if known is not None and known.digest != mark.digest:", "if False:"),
     Fault("the newest slot may change behind a running attempt", READER, "if known is not None and self._decode(self.count).digest != known.digest:", "if False:"),
     Fault("any store is the one that was claimed", READER, "if self.identity is not None and found != self.identity:", "if False:"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -241,3 +242,49 @@ def test_a_commit_that_was_seen_stays_the_newest_behind_later_claims(store: Posi
 
 def test_slots_are_counted_in_their_order_however_a_store_lists_them() -> None:
     assert slot_numbers(["00000003.json", "00000001.json", ".nfs01", "00000002.json"]) == [1, 2, 3]
+
+
+class OldLists(MemoryStore):
+    """Lists what was there some lists ago, as a client of NFS may; reads and puts are true."""
+
+    old = 0
+    """So many lists of the slots still lack the newest name."""
+
+    def names(self, prefix: str, *, after: str = "") -> Sequence[str]:
+        found = super().names(prefix, after=after)
+        if self.old and found and prefix != "marks/":
+            self.old -= 1
+            return found[:-1]
+        return [] if self.old else found
+
+
+def test_a_list_without_the_slot_that_this_process_created_is_an_old_one() -> None:
+    """Its own commit is neither taken for a rival's, nor forgotten in what it leaves behind."""
+    store = OldLists()
+    log = log_of(store)
+    log.claim(attempt_id="a", now_unix_ms=1)
+    log.publish(commit(1))
+    log.publish(commit(2))
+    store.old = 2
+    head = log.head()
+    assert head.commit is not None
+    assert (head.slot, head.commit.step) == (3, 2)
+    log.publish(commit(3))
+    store.old = 100
+    with pytest.raises(StoreUnreachableError, match=r"does not list slot commits/00000004"):
+        log.publish(commit(4))
+    store.old = 0
+    assert log.publish(commit(4)) == 5
+
+
+def test_a_lost_race_is_not_run_again_by_an_old_list() -> None:
+    store = OldLists()
+    log = log_of(store)
+    log.claim(attempt_id="a", now_unix_ms=1)
+    log_of(store).claim(attempt_id="b", now_unix_ms=2)
+    store.old = 30
+    with pytest.raises(StoreUnreachableError, match=r"does not list slot commits/00000002"):
+        log.publish(commit(1))
+    store.old = 0
+    with pytest.raises(FencedError):
+        log.publish(commit(1))
