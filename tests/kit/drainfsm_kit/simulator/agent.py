@@ -66,6 +66,9 @@ class SimulatedAgent:
         """By when it was last told to be gone, in true time; None: no drain is on."""
 
         self.told_ms = 0
+        self.drains_since_ms: int | None = None
+        """When it was first told so; None: no drain is on."""
+
         self.heard: list[tuple[int, int]] = []
         """HARD notices that this agent itself heard: when, and their deadline, in true time."""
 
@@ -213,6 +216,10 @@ class WatchedNode(Node):
             case n.SetBackstop():
                 agent.exit_by_ms = _true_ms(order.exit_by_unix_ms, its_clock)
                 agent.told_ms = agent.attempt.universe.timeline.now_ms
+                if order.exit_by_unix_ms is None:
+                    agent.drains_since_ms = None
+                elif agent.drains_since_ms is None:
+                    agent.drains_since_ms = agent.told_ms
                 agent.promised["backstop"] = _true_ms(order.kill_by_unix_ms, its_clock)
             case n.LeaveNode():
                 agent.promised["leave"] = _true_ms(order.kill_by_unix_ms, its_clock)

@@ -19,6 +19,7 @@ from drainfsm_kit.simulator.log_checks import (
     stream_problems,
 )
 from drainfsm_kit.simulator.plan import JOB
+from drainfsm_kit.simulator.progress_checks import unmade_progress
 
 EXIT_MS = 1_200
 """After the instant at which an agent ends everything: for what it still closes, each for a
@@ -47,6 +48,8 @@ def problems(cluster: Cluster) -> list[str]:
     for disk in universe.disks:
         for epoch in disk.files:
             found += (f"epoch {epoch}: {wrong}" for wrong in _log(cluster, disk, epoch))
+    if universe.calm:
+        found += unmade_progress(cluster)
     if not cluster.over:
         found.append(f"I9: still running at the end: {', '.join(_running(cluster))}")
     return found
@@ -126,8 +129,9 @@ def _losses(attempt: SimulatedAttempt) -> Iterator[str]:
         if agent.was_stopped or agent.killed or ended_us is None or not agent.listened:
             continue
         limit_ms = noticed_ms + LOST_MS
-        if agent.exit_by_ms is not None and agent.told_ms <= noticed_ms + 1_000:  # in a drain
-            limit_ms = max(limit_ms, agent.exit_by_ms + EXIT_MS)
+        since_ms, exit_by_ms = agent.drains_since_ms, agent.exit_by_ms
+        if since_ms is not None and exit_by_ms is not None and since_ms <= noticed_ms + 1_000:
+            limit_ms = max(limit_ms, exit_by_ms + EXIT_MS)
         if ended_us // 1_000 > limit_ms:
             yield (
                 f"I9: node {first.node} was lost at {began_ms} ms, and {agent.process.name} ended "

@@ -91,6 +91,7 @@ def _windows_of(name: str) -> Fault:
 for _name in (
     *("broker_away", "broker_mute"),
     *("store_away", "store_mute", "store_late", "store_hung", "store_slow", "store_full"),
+    *("store_stale", "store_garbled"),
     *("store_lies", "journal_full", "journal_slow", "journal_hung"),
     *("cordon_failed", "cordon_hung"),
 ):

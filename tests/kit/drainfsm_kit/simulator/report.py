@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from drainfsm.core.events import UnknownFact, kind_of
 from drainfsm.core.records import Record
 from drainfsm.core.state import Phase
+from drainfsm_kit.simulator import entered
 from drainfsm_kit.simulator.machine import BEGIN_UNIX_MS
 from drainfsm_kit.simulator.plan import Event, GivenNotice, Happening
 from drainfsm_kit.simulator.scale import Cost
@@ -54,6 +55,8 @@ def summary(tally: Tally) -> Iterator[str]:
         f"{counts['records']} records, {counts['messages']} messages between nodes, "
         f"{counts['store requests']} requests to the store, {counts['callbacks']} callbacks"
     )
+    if tally.entered:
+        yield from entered.summary(tally.entered)
     yield ""
     yield "outcomes: " + ", ".join(f"{name} {n}" for name, n in sorted(tally.outcomes.items()))
     yield ""

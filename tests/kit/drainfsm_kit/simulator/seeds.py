@@ -79,6 +79,8 @@ FAULTS: dict[str, Kind] = {
     "store_slow": Kind(6, COMMITTING, 10_000, 1_500),
     "store_full": Kind(5, SAVING, 8_000),
     "store_lies": Kind(7, SAVING, 8_000),
+    "store_stale": Kind(9, (None, *COMMITTING), 4_000),
+    "store_garbled": Kind(9, (None, *COMMITTING), 3_000),
     "journal_full": Kind(3, ANY, 20_000),
     "journal_slow": Kind(3, ANY, 10_000, 800),
     "journal_hung": Kind(3, ANY, 15_000),

@@ -55,7 +55,7 @@ class StoreServer(MemoryStore):
 
         self.faults = Windows(timeline)
         """``away``, ``hung``, ``slow``, ``mute`` (done, no answer), ``late``, ``full``,
-        ``lies``."""
+        ``lies``, ``stale`` (an old list), ``garbled`` (a slot is read half written)."""
 
         self.wrong: list[str] = []
         """Rules that were broken here."""
@@ -153,6 +153,23 @@ class StoreServer(MemoryStore):
         self.newest_step = slot.step
         if wrong := self.incomplete(slot.generation_id, slot.manifest_digest, slot.step):
             self.wrong.append(f"I5: {name} commits {slot.generation_id}: {wrong}")
+
+    def get_for(self, machine: str, name: str) -> bytes | None:
+        """As a client of that machine sees it."""
+        data = self.get(name)
+        garbled = self.faults.active("garbled", machine) is not None
+        if data is None or not garbled or not slot_numbers([name.removeprefix(PREFIX)]):
+            return data
+        self.tally.hit("store_garbled")
+        return data[: self._chance.randint(0, len(data) - 1)]
+
+    def names_for(self, machine: str, prefix: str, *, after: str) -> Sequence[str]:
+        """The same of a list: the newest name may be missing."""
+        found = self.names(prefix, after=after)
+        if not found or self.faults.active("stale", machine) is None:
+            return found
+        self.tally.hit("store_stale")
+        return found[:-1]
 
     def list(self, prefix: str) -> dict[str, int]:
         found = super().list(prefix)
@@ -259,16 +276,18 @@ class StoreClient:
         self._ask(lambda: self._server.put(name, data), writes=True)
 
     def get(self, name: str) -> bytes | None:
-        return self._ask(lambda: self._server.get(name))
+        return self._ask(lambda: self._server.get_for(self._process.machine.name, name))
 
     def get_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
-        return self._ask(lambda: self._server.get_each(names))
+        machine = self._process.machine.name
+        return self._ask(lambda: [self._server.get_for(machine, name) for name in names])
 
     def list(self, prefix: str) -> dict[str, int]:
         return self._ask(lambda: self._server.list(prefix))
 
     def names(self, prefix: str, *, after: str = "") -> Sequence[str]:
-        return self._ask(lambda: self._server.names(prefix, after=after))
+        machine = self._process.machine.name
+        return self._ask(lambda: self._server.names_for(machine, prefix, after=after))
 
     def delete(self, name: str) -> None:
         self._ask(lambda: self._server.delete(name), writes=True)

@@ -22,6 +22,9 @@ class Tally:
         self.counts: Counter[str] = Counter()
         """Records, processes, messages and the like."""
 
+        self.entered: set[str] = set()
+        """Functions of the product, where that was watched."""
+
     def hit(self, fault: str) -> None:
         self.faults[fault] += 1
 
@@ -40,3 +43,4 @@ class Tally:
         self.notices += other.notices
         self.outcomes += other.outcomes
         self.counts += other.counts
+        self.entered |= other.entered
