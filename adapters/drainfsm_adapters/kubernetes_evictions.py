@@ -121,7 +121,7 @@ class Evictions:
         self._failed = ""
 
     def put(self, job_status: JobStatus) -> None:
-        """How the job stands, for the next heartbeat."""
+        """Where the job stands, for the next heartbeat."""
         if job_status != self._job_status:
             self._job_status = job_status
             self._changed.set()
@@ -135,7 +135,7 @@ class Evictions:
         settle: Callable[[str, str, Reading], None],
         health: Health,
     ) -> None:
-        """Until cancelled; at once over where the pod names no responder of ours."""
+        """Runs until cancelled; returns at once if the pod does not name our responder."""
         view = self._pod = await pod
         self._namespace = namespace
         self._seen.clear()
@@ -194,7 +194,7 @@ class Evictions:
             self._changed.clear()
 
     async def _heartbeat(self, api: Api) -> None:
-        """What could not be said is logged once for every reason."""
+        """What could not be reported is logged, once for every reason."""
         for eviction in [one for one in self._seen.values() if one.active]:
             try:
                 await self._say(api, eviction, done=False)
@@ -229,7 +229,7 @@ class Evictions:
                 await asyncio.sleep(AGAIN_S)
 
     async def _say(self, api: Api, eviction: EvictionView, *, done: bool) -> None:
-        """Our entry as it is to be, whatever others write beside it: a server-side apply."""
+        """Write our entry beside those of others: a server-side apply."""
         offset_ms = api.clock.offset_ms
         started = eviction.started_unix_ms or 0
         now = max(api.now_unix_ms() + offset_ms, started)

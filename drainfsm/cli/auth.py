@@ -1,4 +1,4 @@
-"""``drainfsm auth init``: users of a NATS server, each with no more rights than it needs."""
+"""``drainfsm auth init``: users of a NATS server, each with only the rights that it needs."""
 
 from __future__ import annotations
 

@@ -23,15 +23,16 @@ USAGE = """stream init|check --nats URL [--nats-creds FILE …] [--replicas N] [
                        [--monitor URL …] [--json]"""
 
 EPILOG = """\
-init creates the stream DRAINFSM as an append-only log, so that agents need no right to; of one that
-is there it changes nothing but the note of what its servers do. check says what the stream is.
+init creates the stream DRAINFSM as an append-only log, so that agents need no right to do so; of
+one that is there it changes nothing but the note of what its servers do. check says what the
+stream is.
 
-Whether a server syncs before it acknowledges is told by its monitoring port alone: --monitor
+Only a server's monitoring port tells whether it syncs before it acknowledges: --monitor
 http://HOST:8222, once for each server of the cluster. init leaves the answer in the stream's
 metadata, where agents read it (`drainfsm run --require-durable-log`).
 
-Exit code 1: it is no append-only log; of check also: it may lose what it has acknowledged, or its
-room is nearly used up."""
+Exit code 1: it is not an append-only log; of check also: it may lose what it has acknowledged, or
+its room is nearly used up."""
 
 CONNECT_S = 10.0
 

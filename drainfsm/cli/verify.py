@@ -26,11 +26,12 @@ USAGE = (
 EPILOG = """\
 Every record names the one before it by its SHA-256. verify goes along this chain in --file (an
 exported file or a journal), the stream of --nats, or the journals in --state-dir, and says where a
-record was removed, changed, put in or moved. With --store it also compares what commits and requeue
-records of the job know of the log: without, the end of a log can be cut off, or the whole of it be
-written anew, and nothing shows.
+record was removed, changed, inserted or moved. With --store it also compares what commits and
+requeue records of the job say about the log; without it, a log whose end was cut off, or that was
+rewritten as a whole, looks intact.
 
-Exit code 0: as it was written, so far as can be told; 1: it is not, or part of it is unreadable."""
+Exit code 0: as it was written, as far as can be checked; 1: it is not, or part of it is
+unreadable."""
 
 
 def parser() -> Parser:
@@ -70,7 +71,7 @@ def _log(settings: Settings, arguments: argparse.Namespace) -> RawLog:
 
 
 def _anchors(settings: Settings, arguments: argparse.Namespace) -> dict[int, list[Anchor]]:
-    """By attempt; none where nobody named a store on the command line."""
+    """By attempt; none if no store was named on the command line."""
     if arguments.store is None:
         return {}
     from drainfsm.store.log_heads import log_heads

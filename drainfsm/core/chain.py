@@ -1,5 +1,5 @@
 """The chain of an attempt's records: each names the one before it, so that none can be changed,
-removed, put in or moved without a break that everybody can see."""
+removed, inserted or moved without a visible break."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class LogHead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How far a log had come, kept where somebody else guards it."""
+    """How long a log was, kept in a place of its own."""
 
     count: int
     """Records; at least one."""

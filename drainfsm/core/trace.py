@@ -1,4 +1,4 @@
-"""Names of a drain for tracing systems, the same wherever they are worked out."""
+"""Names of a drain for tracing systems, the same wherever they are computed."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ async def _check_slurm(patient: Patient) -> list[Finding]:
         options = slurm_options(patient.adapters.get("slurm", {}))
         run = run_of(os.environ)
     except ConfigError:
-        return []  # told by the adapter's factory
+        return []  # reported by the adapter's factory
     orders = Scontrol(options, job_name=run.job_name)
     partition = os.environ.get("SLURM_JOB_PARTITION", "")
     try:

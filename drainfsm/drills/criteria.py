@@ -24,7 +24,7 @@ CRITERIA = {
 
 
 class SaveDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the save of a drain."""
+    """The outcome of a drain's save."""
 
     what: str
     """``saved``, ``skipped``, ``abandoned``, ``cancelled`` or ``none``."""

@@ -50,7 +50,7 @@ cordon = "touch {cordoned}/$DRILL_NODE"
 
 
 class DrillError(DrainfsmError):
-    """The job could not be brought to where the scenario begins, or does not end."""
+    """The job did not get to where the scenario begins, or does not end."""
 
 
 class DrillSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +166,7 @@ class DrillJob:
 
     @contextlib.contextmanager
     def notifying(self, *options: str) -> Iterator[None]:
-        """The same, and what is done while the notice is on its way."""
+        """The same, with something done while the notice is on its way."""
         number = len(self.attempts)
         command = [sys.executable, "-m", "drainfsm", "notify", "--job", JOB, "--state-dir"]
         command += [str(self._state_dir(number)), *options]
@@ -181,7 +181,7 @@ class DrillJob:
             raise DrillError(f"`drainfsm notify {' '.join(options)}`: {said.strip()}")
 
     def generations(self) -> set[str]:
-        """Ids of what was begun, committed or not."""
+        """Ids of the generations that were begun, committed or not."""
         directory = self.store / "generations"
         return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
 
@@ -202,7 +202,7 @@ class DrillJob:
         return [event for event in self.events(epoch) if isinstance(event, kind)]
 
     def wait_for(self, *kinds: type[e.Fact], epoch: int, count: int = 1) -> bool:
-        """Until so many of these are on record; False: the attempt ended before.
+        """Wait until this many of these are on record; False: the attempt ended before.
 
         Raises:
             DrillError: neither, for too long.
@@ -226,7 +226,7 @@ class DrillJob:
         raise DrillError(f"no {what} within {self.settings.timeout_s:g} s\n{said}")
 
     def close(self) -> None:
-        """What may still run is killed, frozen or not."""
+        """Kill what may still run, frozen or not."""
         for attempt in self.attempts:
             pids = attempt.everything() if attempt.process.poll() is None else []
             for pid in (attempt.process.pid, *pids):

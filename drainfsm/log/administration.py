@@ -1,4 +1,4 @@
-"""The stream, for who administers it: made, and found out about."""
+"""The stream, for its administrator: creates it, and finds out about it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALWAYS = "always"
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the stream is, as its server says."""
+    """The stream, as its server describes it."""
 
     created: bool
     replicas: int
@@ -36,7 +36,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """None: no limit of its own."""
 
     wrong: str
-    """Not empty: it is no append-only log."""
+    """Not empty: it is not an append-only log."""
 
     risks: list[str]
     shortages: list[str]
@@ -56,7 +56,7 @@ class _JetStream(msgspec.Struct, frozen=True):
 
 
 def sync_of_servers(urls: Sequence[str]) -> str:
-    """What all of these servers do, by their monitoring ports: the rarest sync counts.
+    """What these servers do, by their monitoring ports: the rarest sync counts.
 
     Raises:
         BrokerError: one does not answer, or has no JetStream.
@@ -78,7 +78,7 @@ def _settings(url: str) -> _Settings:
             data = answer.read(MONITOR_BYTES_MAX)
     except OSError as error:
         raise BrokerError(f"--monitor {url}: {error}") from error
-    found = read_json(data, _JetStream, lambda why: BrokerError(f"{at} makes no sense: {why}"))
+    found = read_json(data, _JetStream, lambda why: BrokerError(f"{at} cannot be read: {why}"))
     if found.config is None:
         raise BrokerError(f"{at}: this server runs no JetStream")
     return found.config
@@ -87,7 +87,7 @@ def _settings(url: str) -> _Settings:
 async def make_stream(
     connection: Connection, *, replicas: int, max_bytes: int, sync: str
 ) -> Findings:
-    """Create it, or put on record what was found out about the servers of one that is there.
+    """Create it, or record what was found out about the servers of an existing one.
 
     Raises:
         BrokerError: refused, or no answer.

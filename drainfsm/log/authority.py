@@ -1,7 +1,8 @@
 """Who may do what with the log on a NATS server: keys, permissions, and the files that say so.
 
 Two forms, for the same users: an operator with one account and a credentials file for each user,
-which a server needs to be told of once; or a block of users by nkey for a server's configuration.
+which a server must be configured with once; or a block of users by nkey for a server's
+configuration.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agents_permissions(job_id: str) -> Permissions:
-    """Publish and read the job's own subjects. A consumer's filter stands in the subject of the
-    request for it, where the server checks it: a direct read names its subject in the body only,
-    and could be told to answer into the subject of another job besides."""
+    """Publish and read the job's own subjects. A consumer's filter is in the subject of the request
+    for it, where the server checks it. A direct read names its subject only in the body, and could
+    send its answer into the subject of another job."""
     subject = f"drainfsm.v1.{job_id}.*"
     return Permissions(
         publish=(
@@ -77,12 +78,11 @@ def users_of(jobs: Sequence[str]) -> list[User]:
 
 
 def write_credentials(directory: Path, jobs: Sequence[str], *, issued_unix_s: int) -> list[Path]:
-    """An operator, an account, and a credentials file for each user. Keys that are there are used
-    again, so that agents of more jobs are added without the server's knowledge. Returns the files
-    that are new.
+    """An operator, an account, and a credentials file for each user. Existing keys are used again,
+    so that agents of more jobs can be added without a change at the server. Returns the new files.
 
     Raises:
-        ConfigError: no nkeys, or a file there is none of ours.
+        ConfigError: no nkeys, or a file there is not one of ours.
         OSError: the directory cannot be written.
     """
     nkeys = nkeys_of("auth init")
@@ -114,7 +114,7 @@ def write_users(directory: Path, jobs: Sequence[str]) -> list[Path]:
     calls in it. Returns the files that are new, the block always.
 
     Raises:
-        ConfigError: no nkeys, or a file there is none of ours.
+        ConfigError: no nkeys, or a file there is not one of ours.
         OSError: the directory cannot be written.
     """
     nkeys = nkeys_of("auth init")
@@ -135,7 +135,7 @@ def write_users(directory: Path, jobs: Sequence[str]) -> list[Path]:
 
 
 def _key(path: Path, prefix: int, new: list[Path]) -> KeyPair:
-    """The one that stands there, or a fresh one."""
+    """The existing one, or a new one."""
     nkeys = nkeys_of("auth init")
     if not path.exists():
         seed = nkeys.encode_seed(secrets.token_bytes(32), prefix)
@@ -147,7 +147,7 @@ def _key(path: Path, prefix: int, new: list[Path]) -> KeyPair:
             return nkeys.from_seed(seed)
     except nkeys.NkeysError:
         pass
-    raise ConfigError(f"{path} is no such key as belongs there: use another directory")
+    raise ConfigError(f"{path} is not the kind of key that belongs there: use another directory")
 
 
 def _public(key: KeyPair) -> str:

@@ -40,7 +40,7 @@ async def connect(
 ) -> Connection:
     """Connect now; what is lost later is found again for ever, in the background.
 
-    ``server``: a URL does where no files are needed. ``on_error`` hears what no call is told: a
+    ``server``: a URL does where no files are needed. ``on_error`` hears what no call raises: a
     lost connection, a denied permission.
 
     Raises:

@@ -189,7 +189,7 @@ class Link:
                 f"the NATS server {public(self.server)} refuses the credentials: {self.last_error}"
             )
         if self._deny(self.last_error):
-            return  # it is told by the call
+            return  # the call raises it
         if self._on_error is not None:
             self._on_error(f"NATS server {public(self.server)}: {self.last_error}")
 

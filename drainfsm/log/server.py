@@ -1,4 +1,4 @@
-"""Which NATS server, and what is shown to it. Secrets are named by the files that hold them."""
+"""Which NATS server, and the credentials for it. Secrets are named by the files that hold them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 INBOX = "_INBOX"
 READERS_INBOX = f"{INBOX}.drainfsm.reader"
-NO_TLS = "the server offers no TLS, and this client was told to use it"
+NO_TLS = "the server offers no TLS, which this client requires"
 _JWT = re.compile(r"BEGIN NATS USER JWT-+\s+(\S+)\s")
 _SEED = re.compile(r"BEGIN USER NKEY SEED-+\s+(\S+)\s")
 
@@ -29,7 +29,7 @@ class NatsServer(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     """Of one server or, with commas, of several of a cluster. A password or a token in it is fine
-    where nobody else reads it."""
+    if nobody else can read it."""
 
     user: str = ""
     password_file: str = ""
@@ -46,13 +46,13 @@ class NatsServer(msgspec.Struct, frozen=True, kw_only=True):
     """Files. With one of them, or ``tls://`` in the URL, a server without TLS is refused."""
 
     inbox_prefix: str = ""
-    """Of the subjects that answers come to; empty: ``_INBOX``."""
+    """Prefix of the subjects for answers; empty: ``_INBOX``."""
 
     def __repr__(self) -> str:
         return f"NatsServer({public(self)})"
 
     def check(self) -> None:
-        """Find out before anything depends on it whether the files will do.
+        """Check the files before anything depends on them.
 
         Raises:
             ConfigError: says which option, and why.
@@ -82,7 +82,7 @@ class NatsServer(msgspec.Struct, frozen=True, kw_only=True):
         if bool(self.tlscert) != bool(self.tlskey):
             problems.append(("tlscert", "belongs together with nats_tlskey; one is missing"))
         if self.inbox_prefix and not re.fullmatch(r"[\w$-]+(\.[\w$-]+)*", self.inbox_prefix):
-            problems.append(("inbox_prefix", f"{self.inbox_prefix!r} is no subject"))
+            problems.append(("inbox_prefix", f"{self.inbox_prefix!r} is not a subject"))
         return problems
 
     @property
@@ -96,7 +96,7 @@ class NatsServer(msgspec.Struct, frozen=True, kw_only=True):
         return bool(files) or any(part.scheme == "tls" for part in self.urls)
 
     def tls(self) -> ssl.SSLContext:
-        """Raises: ConfigError: a file cannot be read, or is no certificate or key."""
+        """Raises: ConfigError: a file cannot be read, or is not a certificate or key."""
         try:
             context = ssl.create_default_context(cafile=self.tlsca or None)
             if self.tlscert:
@@ -109,7 +109,7 @@ class NatsServer(msgspec.Struct, frozen=True, kw_only=True):
         """The fields of CONNECT that show who this client is; ``nonce`` is the server's.
 
         Raises:
-            ConfigError: a file cannot be read, or holds no such thing.
+            ConfigError: a file cannot be read, or does not hold what it should.
         """
         if self.creds:
             text = _read("creds", self.creds)
@@ -140,7 +140,7 @@ def server_of(options: Mapping[str, str], *, inbox_prefix: str) -> NatsServer:
 
 
 def agents_inbox(job_id: str) -> str:
-    """Nobody but the agents of the job needs to hear what comes there."""
+    """Only the agents of the job need to hear what comes there."""
     return f"{INBOX}.drainfsm.agent.{job_id}"
 
 

@@ -1,7 +1,8 @@
 """Clean-up: what the store holds, and the removal of what ``store/retention.py`` releases.
 
 A committed generation leaves a tombstone, ``pruned.json``, in its place: its commit slot stays, as
-the order of the commit log must stay whole, and a restore that asks for it is told so.
+the order of the commit log must stay whole, and a restore that asks for it is refused with that
+reason.
 """
 
 from __future__ import annotations

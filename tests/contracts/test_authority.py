@@ -279,6 +279,6 @@ def test_a_directory_with_other_keys_is_refused(
 ) -> None:
     (tmp_path / "operator.nk").write_text("SUAKEYOFAUSER\n")
     assert main(["auth", "init", "-o", str(tmp_path)]) == 2
-    assert "operator.nk is no such key as belongs there" in capsys.readouterr().err
+    assert "operator.nk is not the kind of key that belongs there" in capsys.readouterr().err
     assert main(["auth", "init", "-o", str(tmp_path), "--job", "a.b"]) == 2
     assert "not a job name" in capsys.readouterr().err

@@ -199,7 +199,7 @@ def test_answers_come_below_the_prefix_that_was_chosen(tmp_path: Path) -> None:
         ({"token_file": "empty"}, "nats_token_file: empty is empty"),
         ({"token_file": "binary"}, "nats_token_file: binary is no text"),
         ({"tlsca": "garbage"}, "nats_tlsca, nats_tlscert or nats_tlskey"),
-        ({"inbox_prefix": "a.>"}, "nats_inbox_prefix: 'a.>' is no subject"),
+        ({"inbox_prefix": "a.>"}, "nats_inbox_prefix: 'a.>' is not a subject"),
     ],
 )
 def test_what_will_not_do_is_known_before_anything_is_connected(
