@@ -52,5 +52,5 @@ def _undone(attempt: SimulatedAttempt) -> Iterator[str]:
     last = attempt.universe.plan.world.step_count - 1
     for agent in attempt.agents:
         for rank in agent.job.ranks if agent.job is not None else ():
-            if rank.step != last:
+            if rank.step < last:
                 yield f"the job has finished, and rank {rank.number} stands at {rank.step}"
