@@ -37,8 +37,8 @@ USAGE = """policy rules [--rules FILE] [--json]
        drainfsm policy preempt [--rules FILE] [--input FILE] [--json]
        drainfsm policy restart --job NAME --store STORE [--rules FILE] [--record]
                        [--slurm JOBID [--release]] [--annotations [--tier NAME]] [--json]
-       drainfsm policy cascades (--nats URL | --file PATH | --job NAME) [--rules FILE]
-                       [--json | --metrics]"""
+       drainfsm policy cascades [--nats URL | --state-dir DIR | --file PATH] [--job NAME]
+                       [--rules FILE] [--json | --metrics]"""
 
 EPILOG = """\
 rules: who may preempt whom, and the same for Slurm. FILE is TOML: [preemption], [restart] and

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,8 @@ from drainfsm.policy.events import CascadeDetected, Eviction
 from drainfsm.policy.policy_text import explain_decision
 from drainfsm.policy.rules import CascadeRules
 from drainfsm.views.attempts import Seen, see
-from drainfsm.views.history import History, read_stream
+from drainfsm.views.history import History
+from drainfsm.views.jobs import jobs_of_file, jobs_of_state_dir, jobs_of_stream
 from drainfsm.views.replay import replay_job
 
 
@@ -38,32 +39,45 @@ class Cascades(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_cascades(arguments: argparse.Namespace, rules: CascadeRules) -> int:
-    history = _history(arguments)
-    found = find_cascades(history, rules)
+    damaged: list[History] = []
+    found = find_cascades(_histories(arguments, damaged), rules)
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
     else:
         print("\n".join(_metrics(found) if arguments.metrics else _text(found, rules)))
-    return 1 if found.cascades or found.thrashes else report_damage(history)
+    code = max((report_damage(history) for history in damaged), default=0)
+    return 1 if found.cascades or found.thrashes else code
 
 
-def _history(arguments: argparse.Namespace) -> History:
-    """Without ``--job``, the stream of all jobs."""
+def _histories(arguments: argparse.Namespace, damaged: list[History]) -> Iterator[History]:
+    """One job after the other: that of ``--job``, or all of the file, the stream or the machine.
+    Those that could not be read as a whole are added to ``damaged``."""
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
     server = settings.nats
-    if server and arguments.file is None and settings.given("job") is None:
-        return read_stream(server)
-    return read_history(arguments)
+    if settings.given("job") is not None:
+        histories = iter([read_history(arguments)])
+    elif arguments.file is not None:
+        histories = jobs_of_file(arguments.file)
+    elif server:
+        histories = jobs_of_stream(server)
+    else:
+        histories = jobs_of_state_dir(settings.state_dir)
+    for history in histories:
+        if history.damage:
+            damaged.append(history)
+        yield history
 
 
-def find_cascades(history: History, rules: CascadeRules) -> Cascades:
-    seen = [see(replay) for replay in replay_job(history.logs)]
-    evictions = [one for attempt in seen for one in evictions_in(attempt.replay.counted)]
-    now_unix_ms = max((record.at_unix_ms for record in history.records), default=0)
+def find_cascades(histories: Iterable[History], rules: CascadeRules) -> Cascades:
+    evictions: list[Eviction] = []
     times: dict[str, Times] = {}
-    for attempt in seen:
-        job = attempt.replay.final.job_id
-        times[job] = times.get(job, Times()) + times_of(attempt, now_unix_ms=now_unix_ms)
+    for history in histories:
+        now_unix_ms = max((record.at_unix_ms for record in history.records), default=0)
+        for replay in replay_job(history.logs):
+            evictions += evictions_in(replay.counted)
+            job = replay.final.job_id
+            spent = times_of(see(replay), now_unix_ms=now_unix_ms)
+            times[job] = times.get(job, Times()) + spent
     total = sum(times.values(), Times())
     return Cascades(
         evictions=tuple(sorted(evictions, key=lambda one: one.at_unix_ms)),
@@ -75,7 +89,8 @@ def find_cascades(history: History, rules: CascadeRules) -> Cascades:
 
 
 def times_of(seen: Seen, *, now_unix_ms: int) -> Times:
-    """Of one attempt; ``now_unix_ms`` counts for one that has no end on record."""
+    """Of one attempt; ``now_unix_ms`` (the job's last record) counts for one that has no end on
+    record."""
     started, healthy = seen.first(e.AttemptStarted), seen.first(e.HealthyStepReached)
     if started is None:
         return Times()

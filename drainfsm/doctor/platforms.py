@@ -7,6 +7,8 @@ import math
 import os
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from drainfsm.adapter import AdapterContext, load_adapter
 from drainfsm.core.text import span
 from drainfsm.doctor.findings import Finding, Patient, error, note, right, warning
@@ -206,6 +208,16 @@ RIGHTS = (("list", "pods"), ("watch", "pods"), ("patch", "pods"), ("list", "node
 REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
+class _ReviewStatus(msgspec.Struct, frozen=True, kw_only=True):
+    allowed: bool = False
+
+
+class _Review(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a SelfSubjectAccessReview, what counts."""
+
+    status: _ReviewStatus
+
+
 async def _check_rights(patient: Patient, now_unix_ms: Callable[[], int]) -> list[Finding]:
     from drainfsm_adapters.kubernetes_client import Api, NoConnectionError, connection_of
 
@@ -260,5 +272,4 @@ async def _may(api: object, verb: str, resource: str) -> bool:
         "spec": {"resourceAttributes": attributes},
     }
     reply = await api.request("POST", REVIEW, body=body)
-    status = reply.json(dict[str, dict[str, object]]).get("status", {})
-    return bool(status.get("allowed"))
+    return reply.json(_Review).status.allowed

@@ -99,8 +99,8 @@ def read_journals(state_dir: Path, *, job_id: str) -> History:
     return History(logs=tuple(logs), damage="; ".join(damages))
 
 
-def read_stream(server: NatsServer | str, *, job_id: str = "") -> History:
-    """What the stream holds of the job, or of all jobs.
+def read_stream(server: NatsServer | str, *, job_id: str) -> History:
+    """What the stream holds of the job.
 
     Raises:
         BrokerError: the server cannot be used.
@@ -113,7 +113,7 @@ def read_stream(server: NatsServer | str, *, job_id: str = "") -> History:
 async def _read_stream(server: NatsServer | str, job_id: str) -> History:
     from drainfsm.log.jetstream import connect
 
-    every_attempt = subject_of(job_id=job_id or "*", epoch=0).removesuffix("0") + "*"
+    every_attempt = subject_of(job_id=job_id, epoch=0).removesuffix("0") + "*"
     records: list[Record] = []
     unreadable = Unreadable()
     connection = await connect(server, timeout_s=CONNECT_S)
@@ -125,7 +125,7 @@ async def _read_stream(server: NatsServer | str, job_id: str) -> History:
             except RecordUnreadableError as error:
                 unreadable.add(f"{where}: {error}")
                 continue
-            if job_id in ("", record.job_id):
+            if record.job_id == job_id:
                 records.append(record)
             else:
                 unreadable.add(f"{where}: it says that it is of job {record.job_id!r}")

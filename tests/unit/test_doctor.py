@@ -27,6 +27,7 @@ from drainfsm.runtime.clock import Clock
 from drainfsm.store.commits import CommitLog
 from drainfsm.testing.metadata import AwsMetadataServer
 from drainfsm.testing.stores import MemoryStore, new_store
+from drainfsm_kit.kube.levels import level
 
 Found = dict[str, Severity]
 
@@ -315,6 +316,19 @@ def test_kubernetes_without_a_way_in(tmp_path: Path) -> None:
     found = bad(sources(patient(tmp_path, sources=("kubernetes",), adapters=adapters)))
     assert {one.severity for one in found} == {Severity.ERROR}
     assert "kubernetes" in {one.check for one in found}
+
+
+def test_rights_that_are_missing_in_kubernetes(tmp_path: Path) -> None:
+    with level("kit", tmp_path) as here:
+        assert here.server is not None
+        here.server.add_pod()
+        adapters = {"kubernetes": {"kubeconfig": str(here.kubeconfig), "pod": "llm-0"}}
+        inside = patient(tmp_path, sources=("kubernetes",), adapters=adapters)
+        assert not bad(sources(inside))
+        here.server.forbidden |= {("list", "nodes"), ("patch", "pods")}
+        found = the_only(sources(inside))
+    assert (found.check, found.severity) == ("kubernetes rights", Severity.WARNING)
+    assert "not allowed: patch pods, list nodes" in found.seen
 
 
 # --- the command --------------------------------------------------------------------------------

@@ -13,14 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainfsm.cli.main import main
-from drainfsm.cli.restarting import Restarts, past_attempt
+from drainfsm.cli.restarting import Left, Restarts, left_by, past_attempt
 from drainfsm.cli.stores import decisions_in
+from drainfsm.core.inputs import ReportExited
+from drainfsm.log.journal import Journal, journal_path
 from drainfsm.policy.decisions import read_decisions
 from drainfsm.policy.events import Ended, RestartAction, RestartDecided
 from drainfsm.policy.rules import RestartRules
 from drainfsm.runtime.liveness import Sign, ended_with, give_sign, sign_of_life
 from drainfsm.runtime.paths import RunInfo, run_info_path, write_run_info
 from drainfsm.runtime.supervisor import Supervisor
+from drainfsm.testing.scenario import Scenario
 
 SCRIPT = """
 import os, pathlib, signal, sys, time
@@ -124,6 +127,25 @@ def test_every_decision_is_on_record_and_the_next_supervisor_goes_on_behind_it(
     again = Watched(tmp_path, *(-9,) * 9, rules=rules)
     assert again.run() == 137
     assert again.decisions[-1].row.failure_count == 3
+
+
+def test_what_the_journal_of_an_attempt_says_decides_its_budget(tmp_path: Path) -> None:
+    assert left_by(tmp_path, job="job") is None
+    scenario = Scenario(job_id="job")
+    scenario.when(scenario.notice(in_ms=60_000))
+    scenario.given(scenario.cordoned(), scenario.positions(), *scenario.all_quiesced())
+    scenario.given(scenario.staged(), scenario.durable(), scenario.verified(), scenario.published())
+    scenario.when(ReportExited(exit_code=75, nodes=()))
+    path = journal_path(tmp_path, job_id="job", epoch=1)
+    path.parent.mkdir(parents=True)
+    journal = Journal.open(path, job_id="job", epoch=1)
+    journal.append(*scenario.history)
+    journal.close()
+    left = left_by(tmp_path, job="job")
+    assert left == Left(epoch=1, drained=True, cause="spot_interruption", committed=True)
+    drained = past_attempt(75, left, lived_ms=5)
+    assert (drained.ended, drained.progressed) == (Ended.PREEMPTED, True)
+    assert past_attempt(-9, left, lived_ms=5).ended is Ended.LOST
 
 
 def test_a_state_directory_that_cannot_be_written_stops_no_restart(tmp_path: Path) -> None:

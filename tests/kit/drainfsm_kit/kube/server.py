@@ -346,6 +346,11 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._answer(200, _groups())
             case ["api", "v1"]:
                 return self._answer(200, _resource_list("v1"))
+            case ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"]:
+                asked = body["spec"]["resourceAttributes"]
+                right = (asked["verb"], asked["resource"])
+                allowed = right not in self.server.kube.forbidden
+                return self._answer(201, {**body, "status": {"allowed": allowed}})
             case ["apis", group, version] if f"{group}/{version}" in RESOURCES:
                 return self._answer(200, _resource_list(f"{group}/{version}"))
             case ["api", "v1", *rest]:
