@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
+import tomllib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +15,13 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from drainfsm.cli import stream
 from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE, NO_PROGRESS_EXIT_CODE
 from drainfsm_adapters.kubernetes_objects import pod_of
 from drainfsm_adapters.kubernetes_options import KubernetesOptions
-from drainfsm_kit.kube.levels import DEFAULT_IMAGE, NAMES, Level, definition, level, missing
+from drainfsm_kit.kube.levels import NAMES, Level, definition, image, level, missing
 from drainfsm_kit.kube.server import RESOURCES
 
 ROOT = Path(__file__).parents[2]
@@ -29,10 +30,16 @@ PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 Item = dict[str, Any]
 VERSION = "1.37"
 USAGE = 2
+STREAM: Item = {
+    "nats": "nats://nats.infra:4222",
+    "natsCreds": "llm-nats",
+    "stream": {"init": True, "creds": "nats-admin", "replicas": 3},
+}
 VALUES: dict[str, Item] = {
     "as it is": {},
     "several nodes": {"nodes": 4, "queue": "gpu", "cloud": "aws", "env": {"OMP_NUM_THREADS": "1"}},
     "no ClusterRole": {"watchNodes": False, "networkPolicy": False, "claim": ""},
+    "log": STREAM,
     "metrics": {"metrics": {"enabled": True, "labels": {"release": "prometheus"}}},
 }
 ALPHA: Item = {"evictionRequests": True}
@@ -62,7 +69,7 @@ def rendered(values: Item) -> list[Item]:
 def jobs_of(item: Item) -> Iterator[Item]:
     """Every Job that a manifest makes, itself or by another controller."""
     match item["kind"]:
-        case "Job":
+        case "Job" if "helm.sh/hook" not in item["metadata"].get("annotations", {}):
             yield item
         case "JobSet" | "TrainingRuntime":
             spec = item["spec"] if item["kind"] == "JobSet" else item["spec"]["template"]["spec"]
@@ -84,7 +91,7 @@ IDS = [f"{name}-{number}" for number, (name, _) in enumerate(JOBS)]
 def test_there_are_manifests() -> None:
     kinds = {item["kind"] for _, item in manifests()}
     assert kinds >= {"Job", "Service", "JobSet", "TrainJob", "TrainingRuntime", "LocalQueue"}
-    assert len(JOBS) == 8
+    assert len(JOBS) == 9
 
 
 def test_what_kubernetes_itself_defines_is_valid() -> None:
@@ -144,6 +151,27 @@ def one(items: list[Item], kind: str, name: str = "") -> Item:
     return found
 
 
+def test_the_stream_is_made_before_the_job_starts_and_each_shows_its_own_credentials() -> None:
+    items = rendered(STREAM)
+    hook, job = one(items, "Job", "llm-stream"), one(items, "Job", "llm")
+    assert hook["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    spec, ours = hook["spec"]["template"]["spec"], job["spec"]["template"]["spec"]
+    container = spec["containers"][0]
+    assert container["command"][:2] == ["drainfsm", "stream"]
+    given = stream.parser().parse(container["command"][2:])
+    assert (given.what, given.nats, given.replicas) == ("init", STREAM["nats"], 3)
+    secret = {v["name"]: v.get("secret") for v in spec["volumes"]}["nats"]
+    assert secret == {"secretName": "nats-admin"}
+    assert given.nats_creds.startswith(container["volumeMounts"][0]["mountPath"] + "/")
+    assert {v["name"]: v.get("secret") for v in ours["volumes"]}["nats"] == {
+        "secretName": "llm-nats"
+    }
+    env = {x["name"]: x.get("value") for x in ours["containers"][0]["env"]}
+    assert env["DRAINFSM_NATS_CREDS"] == "/nats/agent.creds"
+    without = rendered({"stream": {"init": True}, "nats": "nats://nats:4222"})
+    assert "volumes" not in one(without, "Job", "llm-stream")["spec"]["template"]["spec"]
+
+
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_prometheus_finds_the_agent_that_answers(nodes: int) -> None:
     """The coordinator's: of several pods the one with index 0, and through the network policy."""
@@ -174,6 +202,21 @@ def test_the_pods_name_the_responder_whose_evictions_they_may_answer() -> None:
         tuple(r["resources"]): r["verbs"] for r in rules if "lifecycle.k8s.io" in r["apiGroups"]
     }
     assert ours == {("evictions",): ["list", "watch"], ("evictions/status",): ["patch"]}
+
+
+def test_the_image_is_made_of_what_there_is() -> None:
+    """Its extras are ours, and what the package is built from reaches the builder."""
+    built = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = set(built.split("/src[")[1].split("]")[0].split(","))
+    assert extras <= set(project["project"]["optional-dependencies"])
+    assert extras >= {"kubernetes", "torch", "metrics", "nkeys"}
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    sent = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    needed = {"pyproject.toml", project["project"]["readme"], *packages}
+    assert {name.split("/")[0] for name in needed} <= sent
+    assert all((ROOT / name).exists() for name in sent)
 
 
 def test_the_page_shows_every_option_and_manifest() -> None:
@@ -283,7 +326,7 @@ def test_a_cluster_does_what_the_rules_say(here: Level, code: int) -> None:
     name = f"exit-{uuid.uuid4().hex[:8]}"
     container = {
         "name": "train",
-        "image": os.environ.get("DRAINFSM_KUBE_IMAGE", DEFAULT_IMAGE),
+        "image": image(),
         "imagePullPolicy": "IfNotPresent",
         "command": ["sh", "-c", f"exit {code}"],
     }

@@ -135,7 +135,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
                 "containers": [
                     {
                         "name": "main",
-                        "image": os.environ.get("DRAINFSM_KUBE_IMAGE", DEFAULT_IMAGE),
+                        "image": image(),
                         "imagePullPolicy": "IfNotPresent",
                         "command": STAYS,
                     }
@@ -210,6 +210,11 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
             self.kubectl_now(
                 *("patch", "node", self.node, "--subresource=status", "--type=merge", "-p", status)
             )
+
+
+def image() -> str:
+    """With a shell in it."""
+    return os.environ.get("DRAINFSM_KUBE_IMAGE", DEFAULT_IMAGE)
 
 
 def kubectl() -> str:

@@ -10,6 +10,7 @@ import contextlib
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from drainfsm.adapter import AdapterContext
 from drainfsm.core.notice import NoticeClass
 from drainfsm.testing.notice_sink import RecordingSink, watching
 from drainfsm_adapters import kubernetes
-from drainfsm_kit.kube.levels import NAMES, Level, level, missing
+from drainfsm_kit.kube.levels import NAMES, STAYS, Level, image, level, missing
 from drainfsm_kit.kube.objects import read
 from drainfsm_kit.kube.server import KubeServer
 
@@ -75,6 +76,34 @@ async def _preemption(level: Level, pod: str, sink: RecordingSink) -> Told:
     await level.disrupt(pod, "PreemptionByScheduler")
     await level.kubectl("delete", "pod", pod, "--wait=false")
     return Told(deadline_unix_ms=await level.deadline_unix_ms(pod))
+
+
+async def _displaced(level: Level, pod: str, sink: RecordingSink) -> Told:
+    """By the scheduler itself: a pod of a higher priority wants the node for itself."""
+    name = f"kit-{uuid.uuid4().hex[:8]}"
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1_000}
+    alone = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"job": "llm"}},
+    }
+    spec = {
+        "priorityClassName": name,
+        "nodeSelector": {"kubernetes.io/hostname": level.node},
+        "affinity": {
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}
+        },
+        "containers": [{"name": "main", "image": image(), "command": STAYS}],
+    }
+    item = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    create = ("create", "--validate=false", "-f", "-")
+    await level.kubectl(*create, given={**priority, "metadata": {"name": name}})
+    try:
+        await level.kubectl(*create, given=item)
+        await _hard(sink)
+        return Told(deadline_unix_ms=await level.deadline_unix_ms(pod))
+    finally:
+        await level.kubectl("delete", "pod", name, "--force", "--grace-period=0")
+        await level.kubectl("delete", "priorityclass", name)
 
 
 async def _delete(level: Level, pod: str, sink: RecordingSink) -> Told:
@@ -218,6 +247,7 @@ def _tolerating(key: str, seconds: int) -> dict[str, object]:
 STORIES: dict[str, tuple[Story, Expected]] = {
     "eviction": (_eviction, Expected(classes=(HARD,), cause="eviction")),
     "API preemption": (_preemption, Expected(classes=(HARD,), cause="preemption")),
+    "preemption by priority": (_displaced, Expected(classes=(HARD,), cause="preemption")),
     "plain delete": (_delete, Expected(classes=(HARD,), cause="pod_deleted")),
     "shortened delete": (_shortened, Expected(classes=(HARD,), cause="pod_deleted")),
     "force delete": (_forced, Expected(classes=(HARD,), cause="pod_deleted")),
@@ -270,6 +300,7 @@ NEEDS_CONTROLLERS = {"taint, tolerated 4 s"}
 ONLY_WITHOUT_KUBELET = {"graceful node shutdown"}
 """A kubelet that is well overwrites what others write at Ready."""
 
+NEEDS_SCHEDULER = {"preemption by priority"}
 ALPHA = {"EvictionRequest", "EvictionRequest, withdrawn"}
 
 
@@ -279,6 +310,8 @@ def not_here(name: str, story: str) -> str:
         return "there are no controllers"
     if name == "cluster" and story in ONLY_WITHOUT_KUBELET:
         return "a kubelet that is well overwrites the condition"
+    if name != "cluster" and story in NEEDS_SCHEDULER:
+        return "there is no scheduler"
     if name != "kit" and story in ALPHA:
         return "alpha, since 1.37"
     return ""
