@@ -146,3 +146,26 @@ def test_the_last_commit_of_a_job_that_ends_by_itself_is_waited_for() -> None:
     assert result.tally.faults["store_hung"] > 0
     recorded = [f.record.step for f in facts(result) if isinstance(f, e.RequeueRecorded)]
     assert recorded == committed_steps(result)[-1:] == [17]
+
+
+PAUSED = replace(SAVING, save_every=0, step_count=1_000, end_ms=150_000)
+OVER_ITS_END = (
+    GivenNotice(what="platform", attempt=1, after_ms=6_000, hard=False, in_ms=60_000),
+    Happening(what="stopped", attempt=1, after_ms=8_000, for_ms=70_000),
+)
+"""A suspended job, say, whose limit passes meanwhile. Slurm then moves the limit."""
+
+
+def test_what_was_to_come_while_nothing_ran_leaves_time_for_a_save() -> None:
+    """The agent killed its ranks as soon as it was awake."""
+    result = told(*OVER_ITS_END, world=PAUSED)
+    assert result.tally.faults["stopped"] == 1
+    assert [f.reason for f in facts(result) if isinstance(f, e.SaveSkipped)] == []
+    assert [f for f in facts(result) if isinstance(f, e.ManifestPublished)] != []
+
+
+def test_what_is_called_off_after_a_pause_ends_nothing() -> None:
+    called_off = GivenNotice(what="platform", attempt=1, after_ms=79_000, hard=False, withdraw=True)
+    result = told(*OVER_ITS_END, called_off, world=PAUSED)
+    assert [f for f in facts(result) if isinstance(f, e.DrainCancelled)] != []
+    assert [f for f in facts(result) if isinstance(f, e.DrainDue)] == []

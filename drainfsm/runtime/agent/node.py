@@ -278,6 +278,7 @@ class Node:
                 self._limits.set_backstop(
                     None if kill_by is None else here(kill_by),
                     None if exit_by is None else self._not_passed(here(exit_by)),
+                    scheduled=order.scheduled,
                 )
             case n.StartRanks():
                 self._start.on_answer(order)

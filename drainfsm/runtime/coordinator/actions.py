@@ -158,7 +158,9 @@ class Actions:
         if state.phase.active:
             plan = exit_plan_of(state)
             backstop = n.SetBackstop(
-                kill_by_unix_ms=plan.kill_by_unix_ms, exit_by_unix_ms=plan.exit_by_unix_ms
+                kill_by_unix_ms=plan.kill_by_unix_ms,
+                exit_by_unix_ms=plan.exit_by_unix_ms,
+                scheduled=state.phase is Phase.SCHEDULED,
             )
         elif state.phase is Phase.CANCELLED:
             backstop = n.SetBackstop(kill_by_unix_ms=None, exit_by_unix_ms=None)

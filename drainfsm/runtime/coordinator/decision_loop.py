@@ -14,6 +14,7 @@ from drainfsm.core.decider import decide
 from drainfsm.core.events import Event, MissingRank
 from drainfsm.core.fold import evolve
 from drainfsm.core.inputs import AnyInput, Tick
+from drainfsm.core.overslept import HEAR_MS, given_anew, overslept
 from drainfsm.core.records import Record
 from drainfsm.core.state import State, first_state
 from drainfsm.errors import DrainfsmError
@@ -76,6 +77,11 @@ class DecisionLoop:
         self._writer = Worker("journal")
         self._timer: asyncio.TimerHandle | None = None
         self._ticking = False
+        self._due_unix_ms = 0
+        """When the next tick is due."""
+
+        self._heard_first: tuple[str, int] = ("", 0)
+        """The drain whose sources are heard before it begins, and until when."""
 
     def submit(self, given: AnyInput) -> asyncio.Future[State]:
         """Resolves to the state once what follows from the input is on record; raises what the
@@ -186,6 +192,10 @@ class DecisionLoop:
         wake = next_wake_unix_ms(self.state)
         if wake is None:
             return
+        drain = self.state.drain
+        if drain is not None and drain.drain_id == self._heard_first[0]:
+            wake = max(wake, self._heard_first[1])
+        self._due_unix_ms = max(wake, self._clock.now_unix_ms())
         delay_s = self._clock.seconds_until(wake)
         if self._ticking:  # the last tick changed nothing, or another follows at once
             delay_s = max(delay_s, WAKE_PAUSE_S)
@@ -193,6 +203,18 @@ class DecisionLoop:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
+        now_unix_ms = self._clock.now_unix_ms()
+        drain = self.state.drain
+        if drain is not None and self._heard_first[0] != drain.drain_id:
+            late_ms = now_unix_ms - self._due_unix_ms
+            if overslept(self.state, now_unix_ms=now_unix_ms, late_ms=late_ms):
+                self._heard_first = (drain.drain_id, now_unix_ms + HEAR_MS)
+                self._set_timer()
+                return
+        elif given := given_anew(self.state, now_unix_ms=now_unix_ms):
+            for one in given:
+                self.submit(one)
+            return
         self._ticking = True
         self.submit(Tick(missing=self._missing(self.state)))
 

@@ -239,6 +239,8 @@ class SetBackstop(Message, frozen=True, kw_only=True):
 
     kill_by_unix_ms: int | None
     exit_by_unix_ms: int | None
+    scheduled: bool = False
+    """The drain still waits: it may be called off until then."""
 
 
 class StartRanks(Message, frozen=True, kw_only=True):
