@@ -274,12 +274,8 @@ class Node:
                     self._offset.hear(now)
             case n.NoticeAnswer():
                 self._notices.on_answer(order)
-            case n.SetBackstop(kill_by_unix_ms=kill_by, exit_by_unix_ms=exit_by):
-                self._limits.set_backstop(
-                    None if kill_by is None else here(kill_by),
-                    None if exit_by is None else self._not_passed(here(exit_by)),
-                    scheduled=order.scheduled,
-                )
+            case n.SetBackstop():
+                self._set_backstop(order)
             case n.StartRanks():
                 self._start.on_answer(order)
             case n.CordonNode():
@@ -308,6 +304,14 @@ class Node:
                     self._left.set_result(
                         replace(order, done_by_unix_ms=here(done_by), act_by_unix_ms=here(act_by))
                     )
+
+    def _set_backstop(self, order: n.SetBackstop) -> None:
+        here, kill_by, exit_by = self._offset.here, order.kill_by_unix_ms, order.exit_by_unix_ms
+        self._limits.set_backstop(
+            None if kill_by is None else here(kill_by),
+            None if exit_by is None else self._not_passed(here(exit_by)),
+            scheduled=order.scheduled,
+        )
 
     def _not_passed(self, exit_by_unix_ms: int) -> int:
         """The deadline had passed when the notice came: the ranks are killed at once, with a moment
