@@ -38,6 +38,7 @@ COMMANDS = {
     "stream": "make or check the stream of the log, for administrators",
     "verify": "find what was changed in a log since it was written",
     "export": "write a job's log into a file",
+    "import": "bring kept records of an outage into the stream",
     "drill": "rehearse drains and restores with a real job",
     "gc": "remove generations that no restart can ask for",
     "demo": "the whole story on this machine, in two minutes",
@@ -107,6 +108,11 @@ def _give_up_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def module_of(command: str) -> str:
+    """``import`` is no name that Python takes."""
+    return f"drainfsm.cli.{'import_log' if command == 'import' else command}"
+
+
 def _dispatch(arguments: list[str]) -> int:
     if len(arguments) > 1 and arguments[0] == "help":
         arguments = [arguments[1], "--help"]
@@ -128,6 +134,6 @@ def _dispatch(arguments: list[str]) -> int:
     from drainfsm.runtime.output import repair_standard_streams
 
     repair_standard_streams()
-    module = import_module(f"drainfsm.cli.{arguments[0]}")
+    module = import_module(module_of(arguments[0]))
     code: int = module.main(arguments[1:])
     return code

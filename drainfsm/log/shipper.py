@@ -74,7 +74,7 @@ class Shipper:
         self._sync_always = sync_always
         self._world = World() if world is None else world
         self._connection: Connection | None = None
-        self._ready = False
+        self._ready = self._known = False
         self._live: Shipment | None = None
         self._earlier: dict[int, Shipment] = {}
         self._damaged: set[int] = set()
@@ -125,6 +125,11 @@ class Shipper:
         """The server has answered, and the connection to it is up as far as is known."""
         connection = self._connection
         return self._ready and connection is not None and not connection.closed
+
+    @property
+    def known(self) -> bool:
+        """The server has answered in this attempt: it may be back in a moment."""
+        return self._known
 
     async def close(self, *, timeout_ms: int) -> None:
         """Stop. What is not shipped stays in the journal, for the next attempt to ship."""
@@ -221,7 +226,7 @@ class Shipper:
                 self._tell(f"warning: {warning}", for_good=True)
             if connection.created_stream():
                 self._forget()
-            self._ready = True
+            self._ready = self._known = True
         return connection
 
     def _reconnected(self) -> None:

@@ -14,6 +14,8 @@ from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import ConfigError, LogError, RecordUnreadableError
 from drainfsm.log.frames import MAGIC as JOURNAL_MAGIC
 from drainfsm.log.journal import journals, read_journal
+from drainfsm.store.base import ObjectStore
+from drainfsm.store.kept_log import kept_objects
 from drainfsm.views.replay import AttemptLog
 
 if TYPE_CHECKING:
@@ -86,6 +88,21 @@ class Unreadable:
 def _lines(data: bytes) -> Iterable[bytes]:
     """``splitlines`` looks at every byte for a carriage return; a file of ours has none."""
     return data.splitlines() if b"\r" in data else io.BytesIO(data)
+
+
+def read_kept(store: ObjectStore) -> History:
+    """What attempts have put beside the checkpoints.
+
+    Raises:
+        StoreUnreachableError: the store does not answer.
+    """
+    records: list[Record] = []
+    damages: list[str] = []
+    for name, data in kept_objects(store):
+        found = _read_lines(Path(name), data)
+        records += found.records
+        damages += [found.damage] if found.damage else []
+    return History(logs=by_attempt(records), damage="; ".join(damages))
 
 
 def read_journals(state_dir: Path, *, job_id: str) -> History:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from drainfsm.cli.main import main
@@ -108,6 +111,43 @@ def test_an_agent_ships_by_a_credentials_file_which_the_job_is_not_told_of(tmp_p
             server = NatsServer(url=job.nats, creds=creds["admin"])
             assert stream(server, job) == [*job.records(1), *job.records(2)]
     assert "creds" not in seen.read_text()
+
+
+def test_the_log_of_a_machine_that_is_gone_is_beside_the_checkpoints(tmp_path: Path) -> None:
+    with running_job(tmp_path / "job") as job:
+        agent = job.start(job.toy(), allowances=ROOMY, grace_s=120.0)
+        job.wait_for(e.HealthyStepReached)
+        agent.signal()
+        assert agent.wait() == 75, agent.output()
+        assert "under log/ in the store" in agent.output()
+        records = job.records()
+        shutil.rmtree(job.state_dir)
+        server = EmbeddedServer.start(tmp_path / "nats")
+        argv = ["--job", job.job, "--store", job.store_url]
+        for _ in range(2):
+            assert main(["import", *argv, "--nats", server.url]) == 0
+        assert stream(server.url, job) == records
+        assert main(["verify", *argv, "--nats", server.url]) == 0
+        server.stop()
+
+
+def test_what_is_left_of_the_exit_margin_is_for_a_server_that_was_there(tmp_path: Path) -> None:
+    server = EmbeddedServer.start(tmp_path / "nats")
+    with running_job(tmp_path / "job", nats=server.url) as job:
+        margin = msgspec.structs.replace(ROOMY, exit_margin_ms=60_000)
+        agent = job.start(job.toy(), allowances=margin, grace_s=180.0)
+        job.wait_for(e.HealthyStepReached)
+        job.wait(lambda: records_in(server.url, job) or None, what="a record in the stream")
+        agent.signal()
+        job.wait(lambda: job.find(e.NoticeReceived) or None, what="the notice")
+        server.kill()
+        job.wait(lambda: job.find(e.Exited) or None, what="the end of the drain")
+        time.sleep(3.0)  # longer than a server that was never there is waited for
+        server = EmbeddedServer.start(tmp_path / "nats", port=server.port)
+        assert agent.wait() == 75, agent.output()
+        assert "did not reach the stream" not in agent.output()
+        assert stream(server.url, job) == job.records()
+        server.stop()
 
 
 def test_an_embedded_server_that_hangs_costs_no_more_than_is_left_of_the_exit_margin(

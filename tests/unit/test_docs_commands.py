@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drainfsm.cli import run
-from drainfsm.cli.main import COMMANDS
+from drainfsm.cli.main import COMMANDS, module_of
 from drainfsm.cli.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def test_a_command_line_of_the_documentation_is_understood(line: str) -> None:
     if "--" in argv:
         assert argv[argv.index("--") + 1 :]
         argv = argv[: argv.index("--")]
-    import_module(f"drainfsm.cli.{command}").parser().parse(argv)
+    import_module(module_of(command)).parser().parse(argv)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -15,10 +15,11 @@ from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import generation_id
 from drainfsm.errors import FencedError, ManifestMismatchError, SaveFailedError
 from drainfsm.runtime.clock import Clock
-from drainfsm.runtime.coordinator.publisher import KEPT, Publisher
+from drainfsm.runtime.coordinator.publisher import Publisher
 from drainfsm.runtime.coordinator.saves import Written
 from drainfsm.store import CommitLog
 from drainfsm.store.generations import MANIFEST, generation_prefix
+from drainfsm.store.kept_log import KEPT
 from drainfsm.store.requeues import read_requeue
 from drainfsm.testing.scenario import Scenario
 from drainfsm.testing.stores import MemoryStore

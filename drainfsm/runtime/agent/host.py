@@ -140,17 +140,33 @@ class Host:
         return await self._coordinator.ask_fence(timeout_s=timeout_ms / 1_000)
 
     async def flush(self, *, timeout_ms: int) -> None:
-        """Everything on record reaches the stream, if it can in time."""
-        shipper = self._shipper
-        if shipper is None:
+        """Everything on record reaches the stream, or else the store, if it can in time."""
+        give_up_ms, shipper = loop_ms() + timeout_ms, self._shipper
+        if shipper is not None:
+            first_ms = timeout_ms // 2 if shipper.reachable else min(timeout_ms // 2, AWAY_MS)
+            if await shipper.flush(timeout_ms=first_ms):
+                return
+        kept = await self._keep(timeout_ms=give_up_ms - loop_ms())
+        rest_ms = give_up_ms - loop_ms()
+        worth = shipper is not None and (shipper.known or not kept)
+        if shipper is not None and worth and await shipper.flush(timeout_ms=rest_ms):
             return
-        if not shipper.reachable:
-            timeout_ms = min(timeout_ms, AWAY_MS)
-        if not await shipper.flush(timeout_ms=timeout_ms):
-            self._warn(
-                f"part of the log did not reach the stream in time; it is in the journal "
-                f"{self._attempt.journal.path}, and the next attempt ships it"
-            )
+        where = f"the journal {self._attempt.journal.path}"
+        where += ", and under log/ in the store" if kept else ""
+        self._warn(
+            f"part of the log did not reach the stream in time; it is in {where}. The next attempt "
+            "on this machine ships it, or `drainfsm import`"
+        )
+
+    async def _keep(self, *, timeout_ms: int) -> bool:
+        """The journal is beside the checkpoints: this machine's disk may go with it."""
+        records = list(self._attempt.journal.records)
+        try:
+            async with asyncio.timeout(max(0, timeout_ms) / 1_000):
+                await in_thread("keep-log", lambda: self._attempt.publisher.keep(records))
+        except (TimeoutError, DrainfsmError, OSError):
+            return False
+        return True
 
     async def close(self, *, timeout_ms: int = CLOSE_MS_MAX) -> None:
         """Usually some milliseconds; bounded for a server that hangs. The journal has everything,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
@@ -12,20 +11,17 @@ from msgspec import UNSET
 
 from drainfsm.core import inputs as i
 from drainfsm.core.chain import LogHead
-from drainfsm.core.codec import encode_lines
 from drainfsm.core.manifest import DCP_SAVER, Commit, Manifest, verify_reported, verify_stored
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, target_of
 from drainfsm.core.records import Record
 from drainfsm.core.requeue import RequeueRecord
-from drainfsm.errors import ManifestMismatchError, SaveFailedError, SlotTakenError
+from drainfsm.errors import ManifestMismatchError, SaveFailedError
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.coordinator.saves import Written
 from drainfsm.store import CommitLog, ObjectStore
 from drainfsm.store.generations import generation_prefix, write_manifest
+from drainfsm.store.kept_log import keep
 from drainfsm.store.requeues import count_without_progress, write_requeue
-
-KEPT = "log/"
-"""Where records go that a full disk keeps out of the journal."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,16 +193,12 @@ class Publisher:
         return count_without_progress(self._store, epoch=self._epoch - 1, most=most)
 
     def keep(self, records: Sequence[Record]) -> None:
-        """Put records that the journal could not take beside the checkpoints, as lines of an
-        exported log.
+        """Put records beside the checkpoints that the journal could not take, or the stream lacks.
 
         Raises:
             StoreUnreachableError: the store does not take them.
         """
-        first = records[0]
-        name = f"{KEPT}{self._epoch:06d}/{first.follows:08d}-{first.id}.jsonl"
-        with contextlib.suppress(SlotTakenError):  # its answer was lost before
-            self._store.put_if_absent(name, encode_lines(records))
+        keep(self._store, records)
 
     def begin_again(self) -> RestoreTarget | None:
         """What this attempt has committed last, for ranks that are started again; None: nothing.

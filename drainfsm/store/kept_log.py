@@ -1,0 +1,38 @@
+"""Records of the log beside the checkpoints: what a full disk kept from the journal, and what had
+not reached the stream when its attempt ended. Each object holds lines of an exported log."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from drainfsm.core.codec import encode_lines
+from drainfsm.core.records import Record
+from drainfsm.errors import SlotTakenError
+from drainfsm.store.base import ObjectStore
+
+KEPT = "log/"
+
+
+def keep(store: ObjectStore, records: Sequence[Record]) -> None:
+    """Make them durable. The same ones again change nothing.
+
+    Raises:
+        StoreUnreachableError: the store does not take them.
+    """
+    first, last = records[0], records[-1]
+    name = f"{KEPT}{first.epoch:06d}/{first.follows:08d}-{last.follows:08d}-{last.id}.jsonl"
+    with contextlib.suppress(SlotTakenError):  # its answer was lost before
+        store.put_if_absent(name, encode_lines(records))
+
+
+def kept_objects(store: ObjectStore) -> Iterator[tuple[str, bytes]]:
+    """Name and lines of each, by attempt and position.
+
+    Raises:
+        StoreUnreachableError: the store does not answer.
+    """
+    for name in sorted(store.list(KEPT)):
+        data = store.get(KEPT + name)
+        if data is not None:
+            yield KEPT + name, data
