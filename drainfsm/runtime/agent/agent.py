@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable
@@ -273,14 +271,13 @@ class Agent:
     async def _say_goodbye(self, adapters: RunningAdapters, left: n.JobLeft) -> None:
         """The log's last records, then the adapters' last acts, within the time: an acknowledgement
         may let the platform take the machine away at once."""
-        timeout_ms = left.done_by_unix_ms - self._clock.now_unix_ms()
-        if timeout_ms <= 0:
+        if left.done_by_unix_ms <= self._clock.now_unix_ms():
             return
-        if self._host is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_ms / 2_000):
-                    await self._host.flush(timeout_ms=timeout_ms // 2)
         act_by_unix_ms = max(left.act_by_unix_ms, left.done_by_unix_ms)
+        if self._host is not None:
+            left_ms = act_by_unix_ms - self._clock.now_unix_ms()
+            margin_ms = self._config.allowances.exit_margin_ms
+            await self._host.flush(timeout_ms=min(left_ms // 2, margin_ms))
         departure = Departure(
             requeue=left.requeue,
             held=left.held,
