@@ -22,7 +22,9 @@ from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import journals, read_journal
 from drainfsm.runtime.processes.proc import PROC, job_processes, name_of
 
-JOB = "drill"
+JOBS = "drill-"
+"""Scenarios share the log's server: each is a job of its own."""
+
 POLL_S = 0.05
 QUICK_POLL_S = 0.002
 LOG_CHARS = 2_000
@@ -108,6 +110,7 @@ class DrillJob:
 
     def __init__(self, root: Path, settings: DrillSettings) -> None:
         self.root = root
+        self.job = JOBS + root.name
         self.settings = settings
         self.store = root / "store"
         self.attempts: list[DrillAttempt] = []
@@ -143,7 +146,7 @@ class DrillJob:
     def _config(self, nats_url: str) -> str:
         fields = msgspec.to_builtins(self.settings.allowances)
         return CONFIG.format(
-            job=JOB,
+            job=self.job,
             store=self.store,
             nats=nats_url,
             grace_s=self.settings.grace_s,
@@ -168,7 +171,7 @@ class DrillJob:
     def notifying(self, *options: str) -> Iterator[None]:
         """The same, with something done while the notice is on its way."""
         number = len(self.attempts)
-        command = [sys.executable, "-m", "drainfsm", "notify", "--job", JOB, "--state-dir"]
+        command = [sys.executable, "-m", "drainfsm", "notify", "--job", self.job, "--state-dir"]
         command += [str(self._state_dir(number)), *options]
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -189,7 +192,7 @@ class DrillJob:
 
     def records(self, epoch: int) -> list[Record]:
         for number in range(len(self.attempts), 0, -1):
-            path = journals(self._state_dir(number), JOB).get(epoch)
+            path = journals(self._state_dir(number), self.job).get(epoch)
             if path is not None:
                 with contextlib.suppress(DrainfsmError):
                     return list(read_journal(path))

@@ -18,7 +18,7 @@ from drainfsm.drills.criteria import (
     decision_of,
     left_over,
 )
-from drainfsm.drills.job import JOB, DrillError, DrillJob, DrillSettings
+from drainfsm.drills.job import DrillError, DrillJob, DrillSettings
 from drainfsm.drills.scenarios import SCENARIOS, Drilling
 from drainfsm.errors import DrainfsmError
 from drainfsm.store import open_store
@@ -134,7 +134,7 @@ def _judge(name: str, job: DrillJob, *, problem: str, struck: bool, duration_s: 
 
 def _left_over(job: DrillJob) -> tuple[str, ...]:
     try:
-        return left_over(open_store(str(job.store)), job_id=JOB)
+        return left_over(open_store(str(job.store)), job_id=job.job)
     except DrainfsmError:
         return ()
 
@@ -150,7 +150,7 @@ def _criteria(scenario: Drilling, job: DrillJob, *, struck: bool) -> dict[str, b
     verdicts: tuple[bool | None, ...] = (
         cordoned_first(events) and not new_nodes & drained if scenario.drains else None,
         decision_of(events).what in allowed and decision_count(events) == count,
-        all_complete(open_store(str(job.store)), job_id=JOB),
+        all_complete(open_store(str(job.store)), job_id=job.job),
         inside if scenario.drains else None,
         _valid_step(job),
     )

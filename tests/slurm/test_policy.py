@@ -52,7 +52,7 @@ def test_a_job_that_waits_gets_its_time_is_held_and_is_let_go(
     assert cluster.field(job_id, "Reason") in ("JobHeldUser", "JobHeldAdmin")  # root holds as admin
     assert "is held already" in policy()
     rules.write_text("")
-    assert "with --release" in policy()
+    assert "is held by somebody" in policy()
     assert "it is released" in policy("--release")
     cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")
     cluster.wait(lambda: cluster.field(job_id, "JobState") == "COMPLETED" or None, what="end")

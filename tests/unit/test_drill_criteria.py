@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from drainfsm.cli.main import main
+from drainfsm.core.budget import Allowances
 from drainfsm.core.notice import Cause
 from drainfsm.core.rules import events_of
 from drainfsm.drills.criteria import (
@@ -19,8 +20,10 @@ from drainfsm.drills.criteria import (
     decision_of,
     left_over,
 )
+from drainfsm.drills.job import DrillJob, DrillSettings
 from drainfsm.drills.render import html_page, junit_xml, table_text
 from drainfsm.drills.run import Judged, Moment
+from drainfsm.drills.scenarios import SCENARIOS
 from drainfsm.machine import CordonOutcome, ReportCordon
 from drainfsm.testing.scenario import Scenario
 from drainfsm.testing.stores import new_store
@@ -96,6 +99,16 @@ def test_a_committed_generation_without_its_files_is_not_complete(tmp_path: Path
     assert not all_complete(store, job_id="j")
     store.put("generations/e000002-s000000000009-d1/rank0", b"x")
     assert left_over(store, job_id="j") == ("e000002-s000000000009-d1",)
+
+
+def test_scenarios_that_share_a_server_of_the_log_are_jobs_of_their_own(tmp_path: Path) -> None:
+    """Else the second one's log would be refused for the first one's."""
+    settings = DrillSettings(
+        command=("true",), grace_s=30, every_steps=5, allowances=Allowances(), nats_url="",
+        timeout_s=1,
+    )  # fmt: skip
+    names = {DrillJob(tmp_path / scenario, settings).job for scenario in SCENARIOS}
+    assert len(names) == len(SCENARIOS)
 
 
 def test_a_wrong_call_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
