@@ -68,7 +68,7 @@ crash-matrix: $(DEV_READY)  ## kill writer, coordinator or job at every point of
 	$(BIN)/python -m drainfsm_kit.crash_matrix --store posix
 	$(BIN)/python -m drainfsm_kit.crash_matrix --store s3
 
-view-tools:  ## install promtool for the tests of the views (apt, as root; else they are left out)
+view-tools:  ## install promtool and Chromium for the tests of the views (apt, as root; else they are left out)
 	tests/install-view-tools
 
 slurm-packages:  ## install Slurm for the tests that need a cluster (apt, as root; else they are left out)

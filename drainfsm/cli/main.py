@@ -28,6 +28,7 @@ COMMANDS = {
     "replay": "read a drain, an attempt or a whole job back from its log",
     "explain": "say why a drain ended as it did, with the arithmetic",
     "watch": "jobs and drains on the terminal, as they happen",
+    "serve": "jobs and drains in browsers, as they happen",
     "status": "what a running job would do with a notice now",
     "plan": "size a grace window, and say what to set",
     "requirement": "what a replacement must have, and whether this machine has it",

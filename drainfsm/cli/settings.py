@@ -33,6 +33,7 @@ OTHER_VARIABLES = RANK_VARIABLES | {
     CONFIG_VARIABLE,
     "DRAINFSM_NODES",
     "DRAINFSM_REQUEUE",
+    "DRAINFSM_SERVE_TOKEN",
 }
 """Known names that are not options of the table: of ranks, adapters and their commands."""
 

@@ -47,6 +47,13 @@ def journals(state_dir: Path, job_id: str) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def job_names(state_dir: Path) -> list[str]:
+    """Jobs that have a directory for journals in this state directory, sorted."""
+    if not state_dir.is_dir():
+        return []
+    return sorted(path.name for path in state_dir.iterdir() if (path / "journal").is_dir())
+
+
 def prepare_directory(state_dir: Path, *, job_id: str) -> None:
     """Create the directory of the job's journals, and check that they can be written there.
 

@@ -153,6 +153,22 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return sum(len(self.places.get(kind, ())) for kind in kinds)
 
 
+MILESTONES: tuple[tuple[type[e.Fact], str], ...] = (
+    (e.NoticeReceived, "notice"),
+    (e.NodeCordoned, "cordoned"),
+    (e.StopStepAgreed, "step agreed"),
+    (e.RanksQuiesced, "quiesced"),
+    (e.BytesStaged, "staged"),
+    (e.Durable, "durable"),
+    (e.ManifestPublished, "published"),
+    (e.SaveSkipped, "skipped"),
+    (e.SaveAbandoned, "abandoned"),
+    (e.Exited, "exited"),
+    (e.DrainCancelled, "cancelled"),
+    (e.AttemptLost, "lost"),
+)
+"""What ends a phase of a drain, the first time that it comes."""
+
 COMMITS = (e.ManifestPublished, e.CheckpointCommitted)
 
 

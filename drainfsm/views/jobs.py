@@ -19,6 +19,7 @@ from drainfsm.core.foreign import UNREADABLE
 from drainfsm.core.records import Record
 from drainfsm.errors import ConfigError, RecordUnreadableError
 from drainfsm.log.frames import MAGIC as JOURNAL_MAGIC
+from drainfsm.log.journal import job_names
 from drainfsm.views.history import (
     CONNECT_S,
     History,
@@ -41,10 +42,8 @@ _owner = msgspec.json.Decoder(_Owner)
 
 def jobs_of_state_dir(state_dir: Path) -> Iterator[History]:
     """Every job that has journals there."""
-    if state_dir.is_dir():
-        for path in sorted(state_dir.iterdir()):
-            if (path / "journal").is_dir():
-                yield read_journals(state_dir, job_id=path.name)
+    for job_id in job_names(state_dir):
+        yield read_journals(state_dir, job_id=job_id)
 
 
 def jobs_of_file(path: Path) -> Iterator[History]:

@@ -6,7 +6,9 @@ Pure, one record at a time. ``views/metrics.py`` gives it to Prometheus.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
+
+import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.notice import Cause, Notice
@@ -18,6 +20,9 @@ BOUNDS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 
 SOURCES_MAX = 32
 """Sources that are told apart; what comes after them counts as ``other``. A log may name any."""
+
+FINISHED_KEPT = 200
+"""Drains of a job that are listed, the newest."""
 
 OTHER = "other"
 CAUSES = frozenset(cause.value for cause in Cause)
@@ -46,6 +51,19 @@ class Distribution:
         return found
 
 
+class DrainEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """A drain that is over, in a line."""
+
+    drain_id: str
+    epoch: int
+    opened_unix_ms: int
+    ended_unix_ms: int
+    cause: str
+    outcome: str
+    remaining_ms: int | None
+    """To the deadline when no process was left; None: they were not seen to leave."""
+
+
 class Measures:
     """Of one job, over all attempts whose records were read."""
 
@@ -62,6 +80,7 @@ class Measures:
         self.drains: Counter[tuple[str, str]] = Counter()
         """Drains that are over, by cause and outcome."""
 
+        self.finished: deque[DrainEnd] = deque(maxlen=FINISHED_KEPT)
         self.deadline_missed_count = 0
         self.commits: Counter[str] = Counter()
         """``periodic`` or ``drain``."""
@@ -129,7 +148,9 @@ class Measures:
     def _drain(self, event: Content, record: Record) -> None:
         epoch, open_drains = record.epoch, self._open
         if isinstance(event, e.NoticeReceived):
-            drain = open_drains.setdefault(epoch, _OpenDrain())
+            if epoch not in open_drains:
+                open_drains[epoch] = _OpenDrain(event.drain_id, record.at_unix_ms)
+            drain = open_drains[epoch]
             identity = event.notice.identity
             if identity not in drain.notices:
                 self.notices[_class_of(event.notice), _word(event.notice.cause)] += 1
@@ -146,8 +167,19 @@ class Measures:
             left = event.exit_code if isinstance(event, e.Exited) else None
             outcome = drain_outcome(found.kinds, exit_code=left, lost=isinstance(event, ENDS[2]))
             self.drains[found.cause, outcome] += 1
-            if isinstance(event, e.Exited):
-                self.deadline_missed_count += event.remaining_ms < 0
+            remaining_ms = event.remaining_ms if isinstance(event, e.Exited) else None
+            self.deadline_missed_count += (remaining_ms or 0) < 0
+            self.finished.append(
+                DrainEnd(
+                    drain_id=found.drain_id,
+                    epoch=epoch,
+                    opened_unix_ms=found.opened_unix_ms,
+                    ended_unix_ms=record.at_unix_ms,
+                    cause=found.cause,
+                    outcome=outcome,
+                    remaining_ms=remaining_ms,
+                )
+            )
 
     def _save(self, event: Content, record: Record) -> None:
         match event:
@@ -186,7 +218,9 @@ class Measures:
 
 
 class _OpenDrain:
-    def __init__(self) -> None:
+    def __init__(self, drain_id: str, opened_unix_ms: int) -> None:
+        self.drain_id = drain_id
+        self.opened_unix_ms = opened_unix_ms
         self.kinds: set[type] = set()
         self.notices: dict[str, tuple[int, str]] = {}
         """By identity: the deadline, and the cause."""

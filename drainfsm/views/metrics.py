@@ -24,6 +24,7 @@ from drainfsm.version import __version__
 from drainfsm.views.attempts import Ending
 from drainfsm.views.measures import Distribution
 from drainfsm.views.projections import JobProjection, Projection
+from drainfsm.views.status import Outlook, outlook
 
 JOB = "job_id"
 """Not ``job``: that is the label by which Prometheus names what it scrapes."""
@@ -119,7 +120,7 @@ def _drain_gauges(jobs: Iterable[JobProjection], now_unix_ms: int) -> Iterator[M
     phase = _gauge("drain_phase", "1 for the state of the newest attempt's drain.", "phase")
     remaining = _gauge("drain_remaining_seconds", "To the deadline of the open drain.")
     needed = _gauge("drain_needed_seconds", "What the save and leaving would still take.")
-    fits = _gauge("drain_save_fits", "1 while the open drain's save fits its deadline.")
+    fits = _gauge("drain_save_fits", "1 while the open drain's save fits, or is committed.")
     committed = _gauge("drain_committed", "1 once the open drain has committed its save.")
     for job in jobs:
         name, state = [job.job_id], job.newest.state
@@ -130,7 +131,7 @@ def _drain_gauges(jobs: Iterable[JobProjection], now_unix_ms: int) -> Iterator[M
         committed.add_metric(name, state.phase is Phase.PUBLISHED)
         budget = budget_of(state, now_unix_ms=now_unix_ms)
         needed.add_metric(name, budget.needed_ms / 1_000)
-        fits.add_metric(name, budget.fits)
+        fits.add_metric(name, outlook(state, budget) in (Outlook.FITS, Outlook.COMMITTED))
     yield from (phase, remaining, needed, fits, committed)
 
 

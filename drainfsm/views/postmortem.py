@@ -15,25 +15,10 @@ from drainfsm.core import events as e
 from drainfsm.core.explain import explain
 from drainfsm.core.rules import broken_rules, recompute
 from drainfsm.core.state import State
-from drainfsm.views.attempts import AttemptReport, DrainReport
+from drainfsm.views.attempts import MILESTONES, AttemptReport, DrainReport
 from drainfsm.views.replay import APPLIED, AttemptLog, AttemptReplay, Line, replay_job
 from drainfsm.views.report import report
 from drainfsm.views.what_if import DECISIONS, Decision, OtherSettings, states_before, under
-
-MILESTONES: tuple[tuple[type[e.Fact], str], ...] = (
-    (e.NoticeReceived, "notice"),
-    (e.NodeCordoned, "cordoned"),
-    (e.StopStepAgreed, "step agreed"),
-    (e.RanksQuiesced, "quiesced"),
-    (e.BytesStaged, "staged"),
-    (e.Durable, "durable"),
-    (e.ManifestPublished, "published"),
-    (e.SaveSkipped, "skipped"),
-    (e.SaveAbandoned, "abandoned"),
-    (e.Exited, "exited"),
-    (e.DrainCancelled, "cancelled"),
-    (e.AttemptLost, "lost"),
-)
 
 
 class HeardNotice(msgspec.Struct, frozen=True, kw_only=True):

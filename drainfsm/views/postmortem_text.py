@@ -73,7 +73,7 @@ def markdown(found: Postmortem) -> Iterator[str]:
 def page(found: Sequence[Postmortem]) -> str:
     """One HTML file that works from disk: no script, nothing fetched."""
     title = f"Drains of {found[0].job_id}" if found else "No drain"
-    body = "\n".join(_article(one) for one in found) or "<p>No drain in these records.</p>"
+    body = "\n".join(article(one) for one in found) or "<p>No drain in these records.</p>"
     return document(title, body)
 
 
@@ -154,7 +154,8 @@ def _md_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[s
 # --- HTML ---------------------------------------------------------------------------------------
 
 
-def _article(found: Postmortem) -> str:
+def article(found: Postmortem) -> str:
+    """As HTML, for a page of several or of its own."""
     decisions = "".join(_decision(one) for one in found.decisions)
     notes = "".join(
         f'<p class="bad">{escaped(text)}</p>'

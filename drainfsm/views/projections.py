@@ -16,7 +16,7 @@ from drainfsm.core.fold import Fold
 from drainfsm.core.records import Content, Record
 from drainfsm.core.state import State
 from drainfsm.errors import EventRefusedError
-from drainfsm.views.attempts import COMMITS
+from drainfsm.views.attempts import COMMITS, MILESTONES
 from drainfsm.views.measures import Measures
 from drainfsm.views.sources import SourceLedger
 from drainfsm.views.status import Status, status_of
@@ -26,6 +26,38 @@ EVENTS_KEPT = 500
 
 RECORDS_KEPT = 2_000
 """Of one attempt: what ``explain`` needs. An attempt with more is explained from its log."""
+
+
+ATTEMPTS_KEPT = 2
+"""Of one job, the newest: what came before is in the log, and counted in ``measures``."""
+
+NAMES: dict[type, str] = dict(MILESTONES)
+
+DECISIONS = frozenset(
+    {
+        "notice_received",
+        "notice_withdrawn",
+        "deadline_shortened",
+        "stop_step_agreed",
+        "ranks_quiesced",
+        "quiesce_timed_out",
+        "save_decided",
+        "save_skipped",
+        "save_abandoned",
+        "durable",
+        "manifest_published",
+        "exited",
+        "drain_cancelled",
+        "attempt_started",
+        "attempt_fenced",
+        "attempt_lost",
+        "attempt_finished",
+        "restore_refused",
+        "source_unknown",
+        "source_recovered",
+    }
+)
+"""Kinds that are told apart from the many: a job of a thousand nodes has as many of the others."""
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +85,11 @@ class AttemptProjection:
         """When the newest drain was opened."""
 
         self.late: tuple[e.MissingRank, ...] = ()
+        self.marks: dict[str, int] = {}
+        """Milestones of the newest drain, and when it came to them."""
+
+        self.deadlines: list[tuple[int, int]] = []
+        """Of the newest drain: when, and to what instant, its deadline was set."""
 
     @property
     def state(self) -> State:
@@ -73,6 +110,8 @@ class AttemptProjection:
         self.last_unix_ms = record.at_unix_ms
         if self.state.drain_count != drains:
             self.opened_unix_ms, self.late = record.at_unix_ms, ()
+            self.marks, self.deadlines = {}, []
+        self._mark(record)
         for event in record.events:
             if isinstance(event, COMMITS):
                 self.committed_unix_ms = record.at_unix_ms
@@ -80,13 +119,28 @@ class AttemptProjection:
                 self.late = event.missing
         return ""
 
+    def _mark(self, record: Record) -> None:
+        drain = self.state.drain
+        if drain is None or self.opened_unix_ms is None:
+            return
+        if not self.deadlines or self.deadlines[-1][1] != drain.deadline_unix_ms:
+            self.deadlines.append((record.at_unix_ms, drain.deadline_unix_ms))
+        for event in record.events:
+            if (name := NAMES.get(type(event))) is not None:
+                self.marks.setdefault(name, record.at_unix_ms)
+
 
 class JobProjection:
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         self.attempts: dict[int, AttemptProjection] = {}
+        self.version = 0
+        """Goes up with every record, counted or not."""
+
         self.measures = Measures()
         self.events: deque[EventLine] = deque(maxlen=EVENTS_KEPT)
+        self.decisions: deque[EventLine] = deque(maxlen=EVENTS_KEPT)
+        """Those of a kind in ``DECISIONS``, and what did not count."""
 
     @property
     def newest(self) -> AttemptProjection:
@@ -114,19 +168,23 @@ class Projection:
         if attempt is None:
             attempt = AttemptProjection(job_id=record.job_id, epoch=record.epoch)
             job.attempts[record.epoch] = attempt
+            for old in sorted(job.attempts)[:-ATTEMPTS_KEPT]:
+                del job.attempts[old]
+        job.version += 1
         note = attempt.read(record)
         if not note:
             job.measures.read(record)
-        job.events.extend(
-            EventLine(
+        for event in record.events:
+            line = EventLine(
                 at_unix_ms=record.at_unix_ms,
                 epoch=record.epoch,
                 kind=kind_of(event),
                 event=event,
                 note=note,
             )
-            for event in record.events
-        )
+            job.events.append(line)
+            if line.kind in DECISIONS or note:
+                job.decisions.append(line)
         return not note
 
     def read_garbage(self, why: str, *, sequence: int = 0) -> None:

@@ -14,37 +14,25 @@ from drainfsm.core.budget import Budget
 from drainfsm.core.deadline import budget_of
 from drainfsm.core.state import State
 from drainfsm.core.text import printable, span
-from drainfsm.views.projections import AttemptProjection, EventLine, JobProjection, Projection
-from drainfsm.views.status import Status, headline
+from drainfsm.views.projections import (
+    DECISIONS,
+    AttemptProjection,
+    EventLine,
+    JobProjection,
+    Projection,
+)
+from drainfsm.views.status import Outlook, Status, headline, outlook
 from drainfsm.views.table import day_and_time, describe
 
 JOB_ROWS_MAX = 8
 LATE_SHOWN_MAX = 3
 FILTERS = ("decisions", "all", "notices")
-DECISIONS = frozenset(
-    {
-        "notice_received",
-        "notice_withdrawn",
-        "deadline_shortened",
-        "stop_step_agreed",
-        "ranks_quiesced",
-        "quiesce_timed_out",
-        "save_decided",
-        "save_skipped",
-        "save_abandoned",
-        "durable",
-        "manifest_published",
-        "exited",
-        "drain_cancelled",
-        "attempt_started",
-        "attempt_fenced",
-        "attempt_lost",
-        "attempt_finished",
-        "restore_refused",
-        "source_unknown",
-        "source_recovered",
-    }
-)
+STYLES = {
+    Outlook.FITS: "green",
+    Outlook.COMMITTED: "green",
+    Outlook.DOES_NOT_FIT: "red",
+    Outlook.GIVEN_UP: "red",
+}
 
 
 TERM_STYLES = {"quiesce": "cyan", "durable": "blue", "commit": "magenta"}
@@ -132,13 +120,14 @@ def _detail(job: JobProjection, *, now_unix_ms: int, width: int) -> Iterator[Tex
     yield Text("─" * width, "dim")
     if newest.state.phase.draining and newest.opened_unix_ms is not None:
         budget = budget_of(newest.state, now_unix_ms=now_unix_ms)
-        yield _bar(budget, opened_unix_ms=newest.opened_unix_ms, width=width)
-        yield _budget(budget)
+        good = outlook(newest.state, budget)
+        yield _bar(budget, good, opened_unix_ms=newest.opened_unix_ms, width=width)
+        yield _budget(budget, good)
         yield _ranks(newest.state, newest)
     yield from _blind(newest, now_unix_ms)
 
 
-def _bar(budget: Budget, *, opened_unix_ms: int, width: int) -> Text:
+def _bar(budget: Budget, good: Outlook, *, opened_unix_ms: int, width: int) -> Text:
     """The window: spent, needed by phase, left."""
     window_ms = max(1, budget.deadline_unix_ms - opened_unix_ms)
     room = max(10, width - 24)
@@ -152,16 +141,16 @@ def _bar(budget: Budget, *, opened_unix_ms: int, width: int) -> Text:
         cells = min(room - used, round(room * value_ms / window_ms))
         text.append(char * cells, style)
         used += cells
-    text.append("░" * (room - used), "green" if budget.fits else "red")
+    text.append("░" * (room - used), STYLES[good])
     return text
 
 
-def _budget(budget: Budget) -> Text:
+def _budget(budget: Budget, good: Outlook) -> Text:
     terms = [f"{name} {span(term.value_ms)}" for name, term in budget.terms]
     terms.append(f"exit {span(budget.exit_margin_ms)}")
-    word, style = ("fits", "green") if budget.fits else ("does not fit", "red")
-    text = Text(f"  needs {' + '.join(terms)} = {span(budget.needed_ms)}: ")
-    return text.append(word, style)
+    text = Text(f"  needs {' + '.join(terms)} = {span(budget.needed_ms)}: the save ")
+    word = good if good in (Outlook.FITS, Outlook.DOES_NOT_FIT) else f"is {good}"
+    return text.append(word, STYLES[good])
 
 
 def _ranks(state: State, attempt: AttemptProjection) -> Text:
@@ -194,16 +183,15 @@ def _blind(attempt: AttemptProjection, now_unix_ms: int) -> Iterator[Text]:
 
 
 def _tail(job: JobProjection, selection: Selection, room: int) -> list[Text]:
-    chosen = [line for line in job.events if _wanted(line, selection.filter)]
+    lines = job.events if selection.filter == "all" else job.decisions
+    chosen = [line for line in lines if _wanted(line, selection.filter)]
     return [_event(line) for line in chosen[-room:]]
 
 
 def _wanted(line: EventLine, wanted: str) -> bool:
-    if wanted == "all":
-        return True
     if wanted == "notices":
         return "notice" in line.kind or "source" in line.kind or line.kind == "deadline_shortened"
-    return line.kind in DECISIONS or bool(line.note)
+    return True
 
 
 def _event(line: EventLine) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -17,6 +18,25 @@ from drainfsm.core.text import printable, span
 from drainfsm.views.attempts import COMMITS
 from drainfsm.views.replay import AttemptLog, replay_attempt
 from drainfsm.views.sources import BlindSource, sources_of
+
+
+class Outlook(enum.StrEnum):
+    """Of the save of a drain that is open."""
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does not fit"
+    COMMITTED = "committed"
+    GIVEN_UP = "given up"
+    """It was skipped or abandoned: the job leaves on an earlier commit."""
+
+
+def outlook(state: State, budget: Budget) -> Outlook:
+    """``budget``: of now. While it leaves, only the exit margin is left in it."""
+    if state.phase is Phase.PUBLISHED:
+        return Outlook.COMMITTED
+    if state.phase is Phase.LEAVING:
+        return Outlook.GIVEN_UP
+    return Outlook.FITS if budget.fits else Outlook.DOES_NOT_FIT
 
 
 class NoticeForecast(msgspec.Struct, frozen=True, kw_only=True):

@@ -118,6 +118,8 @@ def _shown(value: Any) -> str:
     match value:
         case None:
             return "none"
+        case msgspec.UnsetType():
+            return ""
         case Allowances():
             return ""
         case Budget():

@@ -35,7 +35,7 @@ class Reader:
         state_dir: Path,
     ) -> None:
         """``clock``: Unix time in milliseconds. ``file`` wins over ``nats``, and that over the
-        journals of ``job`` in ``state_dir``."""
+        journals in ``state_dir``. ``job`` None: all jobs."""
         self.projection = Projection()
         self.stale_since_unix_ms: int | None = None
         self.error = ""
@@ -56,7 +56,14 @@ class Reader:
             from drainfsm.log.server import public
 
             return public(self._nats)
-        return f"journals of {self._job}"
+        return f"journals of {self._job or self._state_dir}"
+
+    @property
+    def public_name(self) -> str:
+        """The same for people on other machines: no path of this one."""
+        if self._file is not None:
+            return self._file.name
+        return self.where if self._nats else f"the journals of {self._job or 'all jobs'}"
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -125,9 +132,10 @@ class Reader:
         return read_journals(self._state_dir, job_id=self._job or "")
 
     def _journal_paths(self) -> list[Path]:
-        from drainfsm.log.journal import journals
+        from drainfsm.log.journal import job_names, journals
 
-        return list(journals(self._state_dir, self._job or "").values())
+        jobs = job_names(self._state_dir) if self._job is None else [self._job]
+        return [path for job in jobs for path in journals(self._state_dir, job).values()]
 
     async def _follow(self, server: NatsServer | str) -> None:
         from drainfsm.log.jetstream import connect

@@ -52,6 +52,12 @@ def test_the_wheel_holds_every_module_and_is_typed(wheel: zipfile.ZipFile) -> No
         assert f"{package}/py.typed" in held
 
 
+def test_the_wheel_holds_what_browsers_load(wheel: zipfile.ZipFile) -> None:
+    static = "drainfsm/views/serve/static"
+    held = {name for name in wheel.namelist() if name.startswith(static)}
+    assert held == {f"{static}/{path.name}" for path in (ROOT / static).iterdir()}
+
+
 def test_the_wheel_carries_the_licence(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
 

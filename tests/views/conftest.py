@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-PROGRAMS = {"promtool": "promtool"}
+PROGRAMS = {"browser": "chromium", "promtool": "promtool"}
 """By marker: what a test so marked starts."""
 
 

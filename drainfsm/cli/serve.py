@@ -1,0 +1,127 @@
+"""``drainfsm serve``: jobs and drains in browsers, as they happen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drainfsm.cli.options import NATS_KEYS, Parser, add_options
+from drainfsm.cli.settings import load_settings
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.clock import Clock
+from drainfsm.views.history import History, read_file, read_journals, read_stream
+
+if TYPE_CHECKING:
+    from drainfsm.views.serve.access import Access
+    from drainfsm.views.watch import Reader
+
+USAGE = """serve [--nats URL | --state-dir DIR | --file PATH] [--listen HOST:PORT]
+                      [--user-header NAME]"""
+
+EPILOG = """\
+Follows the stream of --nats, else all journals in --state-dir, or a file that grows, by one reader
+for all viewers. Pages: the fleet, a job with its open drain, and for every drain its postmortem
+with replay and what-if, under an address that stays. GET /metrics for Prometheus.
+
+It listens on this machine alone, and everybody here may look. For others: DRAINFSM_SERVE_TOKEN
+(16 characters or more; open /?token=… once), or behind a proxy that authenticates --user-header,
+the header that it sets for those whom it lets in and takes from all others. TLS is the proxy's."""
+
+TOKEN_VARIABLE = "DRAINFSM_SERVE_TOKEN"
+GRACEFUL_S = 2
+
+
+def parser() -> Parser:
+    made = Parser("serve", "Show jobs and drains in browsers.", usage=USAGE, epilog=EPILOG)
+    add_options(made, (*NATS_KEYS, "state_dir"))
+    made.add_argument("--file", metavar="PATH", type=Path, help="exported file, or a journal")
+    made.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:8075",
+        help="default: 127.0.0.1:8075; port 0: a free one",
+    )
+    made.add_argument("--user-header", metavar="NAME", default="", help="set by a trusted proxy")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parser().parse(argv)
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "serve needs starlette and uvicorn: install them with `pip install 'drainfsm[serve]'`"
+        ) from error
+    from drainfsm.views.serve.access import Access
+
+    host, port = _address(arguments.listen)
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    access = Access(host=host, token=token, user_header=arguments.user_header)
+    reader, load = _source(arguments)
+    return asyncio.run(_serve(reader, load, access, _bound(host, port)))
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"--listen: {text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Raises: ConfigError: the address cannot be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        raise ConfigError(f"--listen {host}:{port}: {error.strerror or error}") from error
+
+
+def _source(arguments: argparse.Namespace) -> tuple[Reader, Callable[[str], History]]:
+    """What is followed, and how the whole log of a job is read."""
+    from drainfsm.views.watch import Reader
+
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    nats, file, state_dir = settings.nats, arguments.file, settings.state_dir
+    reader = Reader(clock=Clock().now_unix_ms, nats=nats or "", file=file, state_dir=state_dir)
+    if file is not None:
+        return reader, lambda job_id: _of_job(read_file(file), job_id)
+    if nats:
+        return reader, lambda job_id: read_stream(nats, job_id=job_id)
+    return reader, lambda job_id: read_journals(state_dir, job_id=job_id)
+
+
+def _of_job(history: History, job_id: str) -> History:
+    logs = tuple(log for log in history.logs if log.job_id == job_id)
+    return History(logs=logs, damage=history.damage)
+
+
+async def _serve(
+    reader: Reader, load: Callable[[str], History], access: Access, listening: socket.socket
+) -> int:
+    import uvicorn
+
+    from drainfsm.views.serve.app import make_app
+    from drainfsm.views.serve.hub import Hub
+
+    config = uvicorn.Config(
+        make_app(Hub(reader), load, access),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACEFUL_S,
+    )
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    print(f"http://{shown}:{port}/", flush=True)
+    print(f"drainfsm: serving {reader.where}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    await uvicorn.Server(config).serve(sockets=[listening])
+    return 0

@@ -1,0 +1,1 @@
+"""The web dashboard: one reader of the log, any number of viewers. Nothing here writes."""

@@ -1,0 +1,190 @@
+"""One reader, many viewers: what has changed is encoded once, and handed to everybody.
+
+A viewer that does not keep up loses what waits for it, and begins anew with all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
+
+import msgspec
+
+from drainfsm.core.text import printable
+from drainfsm.views.projections import Projection
+from drainfsm.views.serve.rows import JobDetail, JobRow, detail_of, row_of
+from drainfsm.views.watch import Reader
+
+TOGETHER_S = 0.1
+"""Changes that come so close after each other are told together."""
+
+TICK_S = 1.0
+"""Between two messages about a drain that is open: what it still needs shrinks as it goes on."""
+
+HEARTBEAT_S = 10.0
+QUEUE_MAX = 64
+VIEWERS_MAX = 1_000
+encoder = msgspec.json.Encoder()
+
+
+class FeedView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the view comes from, and how fresh it is."""
+
+    now_unix_ms: int
+    source: str
+    stale_since_unix_ms: int | None
+    error: str
+    unreadable_count: int
+    unreadable: tuple[str, ...]
+
+
+class FleetView(msgspec.Struct, frozen=True, kw_only=True):
+    """All jobs, or with ``whole`` false those that have changed."""
+
+    whole: bool
+    jobs: tuple[JobRow, ...]
+
+
+class Viewer:
+    """``job_id`` None: it looks at the fleet."""
+
+    def __init__(self, job_id: str | None) -> None:
+        self.job_id = job_id
+        self.queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE_MAX)
+        self.behind = False
+        """It was not told everything: it needs all of it again."""
+
+    def tell(self, message: bytes) -> None:
+        try:
+            self.queue.put_nowait(message)
+        except asyncio.QueueFull:
+            self.behind = True
+
+
+def message(event: str, value: msgspec.Struct) -> bytes:
+    """A server-sent event; JSON has no line breaks."""
+    return b"event: %s\ndata: %s\n\n" % (event.encode(), encoder.encode(value))
+
+
+class Hub:
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self._viewers: set[Viewer] = set()
+        self._versions: dict[str, int] = {}
+        self._shown: Projection | None = None
+        self._feed: object = None
+
+    @property
+    def viewer_count(self) -> int:
+        return len(self._viewers)
+
+    @property
+    def full(self) -> bool:
+        return len(self._viewers) >= VIEWERS_MAX
+
+    async def run(self) -> None:
+        """Until cancelled; viewers end with it."""
+        reading = asyncio.ensure_future(self.reader.run())
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(TICK_S):
+                        await self.reader.changed.wait()
+                self.reader.changed.clear()
+                self.publish()
+                await asyncio.sleep(TOGETHER_S)
+                if reading.done():
+                    reading.result()
+        finally:
+            reading.cancel()
+            for viewer in self._viewers:
+                viewer.behind = True
+                with contextlib.suppress(asyncio.QueueFull):
+                    viewer.queue.put_nowait(None)
+
+    async def messages(self, job_id: str | None) -> AsyncGenerator[bytes, None]:
+        """All there is, and then what changes, for one viewer."""
+        viewer = Viewer(job_id)
+        self._viewers.add(viewer)
+        try:
+            yield b"retry: 1000\n\n" + self._whole(viewer)
+            while True:
+                try:
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        told = await viewer.queue.get()
+                except TimeoutError:
+                    told = b": still here\n\n"
+                if told is None:
+                    return
+                if viewer.behind:
+                    viewer.behind, viewer.queue = False, asyncio.Queue(QUEUE_MAX)
+                    told = self._whole(viewer)
+                yield told
+        finally:
+            self._viewers.discard(viewer)
+
+    def feed(self) -> FeedView:
+        reader = self.reader
+        return FeedView(
+            now_unix_ms=reader.clock(),
+            source=printable(reader.public_name),
+            stale_since_unix_ms=reader.stale_since_unix_ms,
+            error=printable(reader.error),
+            unreadable_count=reader.projection.unreadable_count,
+            unreadable=tuple(printable(one) for one in reader.projection.unreadable),
+        )
+
+    def fleet(self, job_ids: Iterable[str] | None = None) -> FleetView:
+        """None: all jobs."""
+        now_unix_ms, jobs = self.reader.clock(), self.reader.projection.jobs
+        wanted = jobs if job_ids is None else job_ids
+        rows = tuple(row_of(jobs[job_id], now_unix_ms=now_unix_ms) for job_id in wanted)
+        return FleetView(whole=job_ids is None, jobs=rows)
+
+    def detail(self, job_id: str) -> JobDetail | None:
+        job = self.reader.projection.jobs.get(job_id)
+        return None if job is None else detail_of(job, now_unix_ms=self.reader.clock())
+
+    def _whole(self, viewer: Viewer) -> bytes:
+        feed = message("feed", self.feed())
+        if viewer.job_id is None:
+            return feed + message("fleet", self.fleet())
+        detail = self.detail(viewer.job_id)
+        return feed if detail is None else feed + message("job", detail)
+
+    def publish(self) -> None:
+        """Tell viewers what has changed since the last call."""
+        projection = self.reader.projection
+        if projection is not self._shown:  # it was read anew
+            self._shown, self._versions = projection, {}
+            for viewer in self._viewers:
+                viewer.behind = True
+                viewer.tell(b": anew\n\n")
+        versions = {job_id: job.version for job_id, job in projection.jobs.items()}
+        changed = [job_id for job_id in versions if self._versions.get(job_id) != versions[job_id]]
+        self._versions = versions
+        self._tell_feed()
+        if changed and any(viewer.job_id is None for viewer in self._viewers):
+            rows = message("fleet", self.fleet(changed))
+            self._tell(None, rows)
+        looked_at = {viewer.job_id for viewer in self._viewers} - {None}
+        for job_id in looked_at & projection.jobs.keys():
+            assert job_id is not None
+            open_drain = projection.jobs[job_id].newest.state.phase.active
+            if (job_id in changed or open_drain) and (detail := self.detail(job_id)) is not None:
+                self._tell(job_id, message("job", detail))
+
+    def _tell_feed(self) -> None:
+        """When it changes: a browser counts the seconds itself."""
+        feed = self.feed()
+        said = msgspec.structs.replace(feed, now_unix_ms=0)
+        if said != self._feed:
+            self._feed = said
+            for viewer in self._viewers:
+                viewer.tell(message("feed", feed))
+
+    def _tell(self, job_id: str | None, told: bytes) -> None:
+        for viewer in self._viewers:
+            if viewer.job_id == job_id:
+                viewer.tell(told)
