@@ -77,7 +77,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     """It wants to be started again."""
 
     held: str = ""
-    """Not empty: it would be started again, but its attempts get no further, and somebody has to
+    """Not empty: it would be started again, but its attempts make no progress, and somebody has to
     look at it first. This is why; ``requeue`` is False. A scheduler that can holds the job."""
 
     left_for: frozenset[str] = frozenset()

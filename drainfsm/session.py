@@ -96,9 +96,9 @@ class Session:
 
         if more:
             warnings.warn(
-                f"session.checkpoint(...) got {', '.join(more)}: give what is no model, optimizer, "
-                "scheduler or loader as parts={'name': …}; keywords of other names are an error "
-                "in the next release",
+                f"session.checkpoint(...) got {', '.join(more)}: pass what is not a model, "
+                "optimizer, scheduler or loader as parts={'name': …}; keywords of other names are "
+                "an error in the next release",
                 DeprecationWarning,
                 stacklevel=2,
             )

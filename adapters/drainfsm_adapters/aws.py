@@ -62,7 +62,7 @@ class AwsOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     """When the Capacity Block ends (RFC 3339): the instance does not know."""
 
     capacity_block_lead_s: float = 1_800.0
-    """Instances begin to terminate so long before; 3600 for UltraServers."""
+    """Instances begin to terminate this long before; 3600 for UltraServers."""
 
 
 def endpoint_text() -> str:
@@ -217,7 +217,7 @@ class _Aws:
 
 
 def capacity_block(options: AwsOptions, *, now_unix_ms: int) -> Reading:
-    """SOFT: a block can be extended, by whoever then changes the configuration.
+    """SOFT: a block can be extended, and the configuration changed then.
 
     Raises:
         ConfigError: no such instant, or it has passed.

@@ -48,7 +48,8 @@ class AwsEventsOptions(PollOptions, frozen=True, kw_only=True, forbid_unknown_fi
     """Its id; empty: events of every reservation are the job's."""
 
     block_lead_s: float = 1_800.0
-    """Instances begin to terminate so long before a Capacity Block ends; 3600 for UltraServers."""
+    """Instances begin to terminate this long before a Capacity Block ends; 3600 for
+    UltraServers."""
 
     interruption_s: float = 120.0
     """From an interruption warning to the end of the instance."""

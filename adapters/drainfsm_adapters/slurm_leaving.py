@@ -113,7 +113,7 @@ class Leaving:
             return f"{self._stay()}, for {asked.problem}"
         if not asked.refused:
             raise SlurmFailedError(
-                f"nobody knows whether the job comes back: {asked.problem}; look with "
+                f"it is not known whether the job comes back: {asked.problem}; look with "
                 f"`scontrol show job {own_id}` before you submit it again"
             )
         if not again:

@@ -48,7 +48,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     scontrol: str = "scontrol"
     json: bool = False
-    """Ask for JSON (Slurm 23.02 and newer) in place of text."""
+    """Ask for JSON (Slurm 23.02 and newer) instead of text."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

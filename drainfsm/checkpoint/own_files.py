@@ -80,7 +80,7 @@ def _check_file(directory: Path, name: str) -> None:
     if any(part.is_symlink() for part in (path, *path.parents) if part.is_relative_to(directory)):
         raise SaveFailedError(f"{path} is a symbolic link: a generation holds its own bytes")
     if not path.is_file():
-        raise SaveFailedError(f"{path} is no file, though save() has returned")
+        raise SaveFailedError(f"{path} is not a file, though save() has returned")
 
 
 def _walk(top: Path, prefix: str) -> Iterator[str]:

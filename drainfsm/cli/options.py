@@ -48,7 +48,7 @@ NATS_ACCESS: tuple[Option, ...] = tuple(
     for key, metavar, text in (
         ("user", "NAME", "of the NATS server"),
         ("password_file", "FILE", "the user's password"),
-        ("token_file", "FILE", "a token in place of user and password"),
+        ("token_file", "FILE", "a token instead of user and password"),
         ("nkey", "FILE", "the user's nkey seed"),
         ("creds", "FILE", "the user's JWT and seed"),
         ("tlscert", "FILE", "certificate that is shown to the NATS server"),

@@ -71,7 +71,7 @@ def parser() -> Parser:
     made.add_argument("--since", metavar="WHEN", help="attempts that started since then")
     made.add_argument("--cause", metavar="WORD", help="attempts with a drain of this cause")
     made.add_argument("--source", metavar="NAME", help="attempts with a notice of this source")
-    made.add_argument("--world-size", metavar="N", type=int, help="attempts of so many ranks")
+    made.add_argument("--world-size", metavar="N", type=int, help="attempts with this many ranks")
     shape = made.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="one JSON object")
     shape.add_argument("--csv", action="store_true", help="a row an attempt; with --all")
@@ -165,7 +165,7 @@ def _cells(attempt: AttemptReport) -> list[object]:
 
 
 def _cell(value: object) -> object:
-    """What a log says is no formula of a spreadsheet."""
+    """A log's text must not become a formula in a spreadsheet."""
     if not isinstance(value, str):
         return value
     text = printable(value, chars_max=LINE_CHARS_MAX)

@@ -323,7 +323,7 @@ def _adapter_variable(variable: str, known: Sequence[str]) -> tuple[str, str]:
             return name, rest.removeprefix(head).lower()
     where = f"environment variable {variable}"
     _check_adapter(rest.split("_", 1)[0].lower(), known, where=where)
-    raise ConfigError(f"environment variable {variable} names no option behind the adapter")
+    raise ConfigError(f"environment variable {variable} names no option after the adapter")
 
 
 def _upper(name: str) -> str:

@@ -50,7 +50,7 @@ def _explain_other(event: e.Event) -> Iterator[str]:
             yield f"Restored {event.generation_id} (step {event.step})."
             for one in refused:
                 why = printable(one.reason)
-                yield f"  in place of {one.generation_id}, which was refused: {why}"
+                yield f"  instead of {one.generation_id}, which was refused: {why}"
             if not_restored:
                 yield (
                     f"  saved by {event.saved_world_size} rank(s); these parts started anew: "

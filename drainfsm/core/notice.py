@@ -129,7 +129,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """It is recorded, and starts no drain."""
 
     evicted_by: str | UnsetType = UNSET
-    """The job that takes the capacity, where whoever gives notice says so."""
+    """The job that takes the capacity, if the notice says so."""
 
     heard_by: int | UnsetType = UNSET
     """Rank of the node that heard it, set on its way to the coordinator."""

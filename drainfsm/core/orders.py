@@ -13,10 +13,10 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """How a job saves and restores, from configuration."""
 
     every_steps: int = 0
-    """A periodic save after every so many optimizer steps; 0: only drains save."""
+    """A periodic save after this many optimizer steps; 0: only drains save."""
 
     every_s: int = 0
-    """A periodic save at the first boundary after so many seconds since the last; 0: off."""
+    """A periodic save at the first boundary this many seconds after the last; 0: off."""
 
     checksum: Checksum = Checksum.XXH3_128
     """Of every file, computed while it is written."""

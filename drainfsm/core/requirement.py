@@ -1,4 +1,4 @@
-"""What a replacement of a job must have, for whoever finds one: a document with a schema."""
+"""What a replacement of a job must have, for schedulers: a document with a schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     """Of the whole job."""
 
     topology: str
-    """In the words of whoever configured the job."""
+    """In the words of the job's configuration."""
 
     world_size: int
     """Ranks that saved the checkpoint; another number needs a job that can reshard."""

@@ -47,7 +47,7 @@ class Phase(enum.StrEnum):
 
     @property
     def draining(self) -> bool:
-        """A drain has begun. One that is scheduled has not: the job runs as ever."""
+        """A drain has begun. One that is scheduled has not: the job runs as before."""
         return self in ACTIVE and self is not Phase.SCHEDULED
 
 

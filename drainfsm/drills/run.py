@@ -158,7 +158,7 @@ def _criteria(scenario: Drilling, job: DrillJob, *, struck: bool) -> dict[str, b
 
 
 def _valid_step(job: DrillJob) -> bool:
-    """The newest attempt restored what the one before had left, and made a step behind it."""
+    """The newest attempt restored what the one before had left, and made a step after it."""
     newest = len(job.attempts)
     if newest == 1:  # the notice was taken back: it never left
         return bool(job.find(e.HealthyStepReached, 1))

@@ -180,7 +180,7 @@ class Link:
             self.last_error = f"{error}"
 
     async def _heard(self, error: Exception) -> None:
-        """What no call is told: a lost connection, a denied permission."""
+        """What no call raises: a lost connection, a denied permission."""
         self.last_error = f"{error}".strip() or type(error).__name__
         if not self.client.is_connected:
             self._tried(self._tries + 1)

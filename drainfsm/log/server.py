@@ -133,7 +133,7 @@ class NatsServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def server_of(options: Mapping[str, str], *, inbox_prefix: str) -> NatsServer:
-    """From ``nats`` and ``nats_…``; ``inbox_prefix``: where nobody gave one."""
+    """From ``nats`` and ``nats_…``; ``inbox_prefix``: if none was given."""
     given = {key.removeprefix("nats_"): value for key, value in options.items() if key != "nats"}
     given["inbox_prefix"] = given["inbox_prefix"] or inbox_prefix
     return NatsServer(url=options["nats"], **given)
@@ -168,7 +168,7 @@ def _read(option: str, path: str) -> str:
     except OSError as error:
         raise ConfigError(f"nats_{option}: {path}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"nats_{option}: {path} is no text") from error
+        raise ConfigError(f"nats_{option}: {path} is not text") from error
     if not text:
         raise ConfigError(f"nats_{option}: {path} is empty")
     return text

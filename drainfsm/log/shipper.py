@@ -32,7 +32,7 @@ FAILURES_MAX = 3
 """In a row: then the connection itself is suspect, and a new one is made."""
 
 REPORTED_MAX = 100
-"""Different messages remembered, so that an outage is told once."""
+"""Different messages remembered, so that an outage is reported once."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

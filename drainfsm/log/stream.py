@@ -111,7 +111,7 @@ def create_request(*, replicas: int, max_bytes: int = -1, sync: str = "") -> byt
 
 
 def check(config: dict[str, Any], *, replicas: int) -> None:
-    """The stored configuration is an append-only log with at least so many replicas.
+    """The stored configuration is an append-only log with at least this many replicas.
 
     Raises:
         BrokerError: names each field that differs.

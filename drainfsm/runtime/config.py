@@ -24,7 +24,7 @@ typo."""
 
 
 def secret_variables(environment: Mapping[str, str]) -> list[str]:
-    """Those of an agent's variables that are nobody else's business."""
+    """Variables of an agent that it hides from all others."""
     held = [name for name in ("DRAINFSM_TOKEN",) if name in environment]
     nats = environment.get("DRAINFSM_NATS", "")
     return [*held, "DRAINFSM_NATS"] if "@" in nats else held

@@ -248,7 +248,7 @@ class CommitLog:
         write_mark(self._store, Mark(number, self._reader.read(number).digest))
 
     def _create(self, slot: Slot, head: Head) -> bool:
-        """Create the slot behind the head; False if somebody else has its place."""
+        """Create the slot behind the head; False if its place is taken."""
         data = linked(
             slot,
             behind=self._reader.read(head.slot) if head.slot else None,

@@ -73,7 +73,7 @@ def _restores(attempt: AttemptReport) -> Iterator[str]:
     if attempt.restored_step is not None:
         yield f"restored step {attempt.restored_step} in {_span(attempt.restore_ms)}"
     for damaged in attempt.restored_in_place_of:
-        yield f"in place of {damaged.generation_id} ({damaged.reason})"
+        yield f"instead of {damaged.generation_id} ({damaged.reason})"
     if attempt.not_restored:
         yield f"started anew: {', '.join(attempt.not_restored)}"
     for refused in attempt.restore_refused:

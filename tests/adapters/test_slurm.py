@@ -251,7 +251,7 @@ def test_every_command_has_an_end(program: Program) -> None:
             assert "gave no answer within 0.3 s" in sink.silences[0].detail
             with pytest.raises(SlurmFailedError, match="no answer"):
                 await hung.cordon((), timeout_ms=400)
-            with pytest.raises(SlurmFailedError, match="nobody knows whether the job comes back"):
+            with pytest.raises(SlurmFailedError, match="not known whether the job comes back"):
                 await hung.left(Departure(requeue=True, timeout_ms=400))
 
     asyncio.run(story())
@@ -328,7 +328,7 @@ def test_nothing_is_submitted_again_while_a_requeue_may_still_be_obeyed(
     program.answer("job", "running.txt")
     program.away(*["hangs"] * 50)
     asked = made(program, timeout_s="0.5", resubmit=f"touch {tmp_path}/submitted")
-    with pytest.raises(SlurmFailedError, match="nobody knows whether the job comes back"):
+    with pytest.raises(SlurmFailedError, match="not known whether the job comes back"):
         asyncio.run(asked.left(Departure(requeue=True, timeout_ms=4_000)))
     assert not (tmp_path / "submitted").exists()
 

@@ -197,7 +197,7 @@ def test_answers_come_below_the_prefix_that_was_chosen(tmp_path: Path) -> None:
         ({"creds": "garbage"}, "nats_creds: garbage holds no user JWT with its seed"),
         ({"creds": "halved"}, "nats_creds: halved holds no nkey seed"),
         ({"token_file": "empty"}, "nats_token_file: empty is empty"),
-        ({"token_file": "binary"}, "nats_token_file: binary is no text"),
+        ({"token_file": "binary"}, "nats_token_file: binary is not text"),
         ({"tlsca": "garbage"}, "nats_tlsca, nats_tlscert or nats_tlskey"),
         ({"inbox_prefix": "a.>"}, "nats_inbox_prefix: 'a.>' is not a subject"),
     ],

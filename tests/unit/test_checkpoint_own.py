@@ -190,8 +190,8 @@ def with_md5(directory: Path, step: int) -> dict[str, str]:
 REFUSED: list[tuple[Callable[[Path, int], object], str]] = [
     (fails, "OSError: .*No space left on device"),
     (link, "is a symbolic link"),
-    (pipe, "is no file"),
-    (lambda directory, step: ["absent"], "absent is no file"),
+    (pipe, "is not a file"),
+    (lambda directory, step: ["absent"], "absent is not a file"),
     (lambda directory, step: ["../out"], "not a relative path"),
     (lambda directory, step: "one", "return a list of names"),
     (with_md5, "checksum 'md5:00'"),

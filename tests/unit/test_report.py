@@ -162,10 +162,10 @@ def test_a_refused_restore_and_one_that_fell_back_are_told_and_counted() -> None
     assert attempt.restored_in_place_of[0].generation_id == "newest"
     assert (made.totals.restore_refused_count, made.totals.restore_fallback_count) == (0, 1)
     text = " ".join("\n".join(report_text(made)).split())
-    assert "in place of newest (a flipped bit); started anew: loader" in text
+    assert "instead of newest (a flipped bit); started anew: loader" in text
     assert explain(other.history)[:3] == [
         "Restored older (step 20).",
-        "  in place of newest, which was refused: a flipped bit",
+        "  instead of newest, which was refused: a flipped bit",
         "  saved by 8 rank(s); these parts started anew: loader",
     ]
 

@@ -147,7 +147,7 @@ class Agent:
                 await self._host.close(timeout_ms=self._close_ms())
 
     async def _ask_for_another_start(self) -> None:
-        """Nothing has run, but the platform is to start it again all the same."""
+        """Nothing has run, but the platform should start it again nevertheless."""
         timeout_ms = START_AGAIN_MS
         if self._notices.overdue:
             left_ms = kill_to_give_up_ms(self._config.allowances.exit_margin_ms)

@@ -148,7 +148,7 @@ async def join(config: RunConfig, *, warn: Callable[[str], None]) -> TcpLink:
         except NodeRankTakenError as error:
             if loop_ms() - began_ms > config.attach_s * 1_000:
                 raise
-            trouble = str(error)  # whoever has it, the next attempt may have room for us
+            trouble = str(error)  # the present holder may be gone by the next attempt
         except (OSError, TimeoutError) as error:
             trouble = str(error) or "no answer"
         if loop_ms() - began_ms > config.attach_s * 1_000:

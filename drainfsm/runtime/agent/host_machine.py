@@ -55,7 +55,7 @@ class HostMachine:
     def recorded(self, state: State) -> None:
         """A decision is on record, and has led to this state."""
 
-    # --- for whoever looks at a running attempt from outside ------------------------------------
+    # --- for observers of a running attempt ----------------------------------------------------
 
     async def give_signs_of_life(self, *, epoch: int) -> None:
         """Until cancelled."""
@@ -107,7 +107,7 @@ class HostMachine:
             self._server = await in_thread("nats", lambda: EmbeddedServer.start(data_dir))
         except (BrokerError, OSError) as error:
             self._warn(
-                f"no NATS server: {error}. The job runs and drains all the same; its log stays "
+                f"no NATS server: {error}. The job runs and drains nevertheless; its log stays "
                 f"in the journal {journal.path} until a server can be reached"
             )
             return None

@@ -14,7 +14,7 @@ SOURCE = "job_timeout"
 async def hear_job_timeout(
     timeout_s: float, clock: Clock, *, epoch: int, hear: Callable[[Notice], None]
 ) -> None:
-    """A HARD notice after so long. It states no deadline: the configured grace counts."""
+    """A HARD notice after this long. It states no deadline: the configured grace counts."""
     await asyncio.sleep(timeout_s)
     hear(
         Notice(

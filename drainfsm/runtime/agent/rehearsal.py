@@ -57,7 +57,7 @@ class Rehearsal:
         self._epoch = epoch
         self._target = target
         self._ranks = LocalRanks(node=0, node_count=1, report=self._on_report)
-        self._ranks.hold()  # whoever has restored is held before the end of its first step
+        self._ranks.hold()  # a rank that has restored is held before the end of its first step
         self._start = LocalStart(welcome, self._ranks, self._on_report)
         self._outcome: asyncio.Future[Rehearsed] = asyncio.get_running_loop().create_future()
 

@@ -29,7 +29,7 @@ def notice_of(name: str, *, now_unix_ms: int) -> Notice:
 
 
 def _unwanted(name: str) -> bool:
-    """The job shall outlive its terminal: whoever started us has said so (``nohup``)."""
+    """The job is meant to outlive its terminal: it was started that way (``nohup``)."""
     return name == "SIGHUP" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 

@@ -264,7 +264,7 @@ class Actions:
         self._end.told_to_leave(state, kill_by_unix_ms=kill_by_unix_ms)
 
     async def _common_step(self, kill_by_unix_ms: int, drain_id: str) -> int | None:
-        """Where no stop step was agreed: the ranks leave together all the same, if they can."""
+        """No stop step was agreed: the ranks leave together nevertheless, if they can."""
         held_at_ms = self._held_at_ms
         if held_at_ms is None:
             held_at_ms = self._hold(kill_by_unix_ms, drain_id)

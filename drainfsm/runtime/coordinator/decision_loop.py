@@ -168,7 +168,7 @@ class DecisionLoop:
                 return
 
     async def _kept_elsewhere(self, records: list[Record], error: OSError) -> bool:
-        """The records are facts all the same, and the journal gets them once it can be written."""
+        """The records are facts nevertheless, and the journal gets them once it can be written."""
         keep = self._keep
         if keep is None:
             return False

@@ -70,7 +70,7 @@ async def collect_from_stream(
 
 
 def _readable(messages: list[bytes]) -> Iterator[Record]:
-    """Readers skip what is no record."""
+    """Readers skip what is not a record."""
     for data in messages:
         with contextlib.suppress(RecordUnreadableError):
             yield decode(data)

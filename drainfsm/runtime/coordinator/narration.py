@@ -48,7 +48,7 @@ def line_of(event: Event) -> str | None:
         case e.CheckpointRestored(refused=(first, *_)):
             return (
                 f"{first.generation_id} is damaged ({printable(first.reason)}): restored "
-                f"{event.generation_id} (step {event.step}) in place of it"
+                f"{event.generation_id} (step {event.step}) instead"
             )
         case e.RestoreRefused(error=error, reason=reason):
             return (

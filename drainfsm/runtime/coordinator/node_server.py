@@ -81,7 +81,7 @@ class NodeServer:
         """Nodes that wait for it."""
 
         self._problem: StartRefusedError | None = None
-        """That one of them has told."""
+        """A refusal that one of them has reported."""
 
         self._refused: set[int] = set()
         """Nodes that were told of a refusal."""
@@ -138,7 +138,7 @@ class NodeServer:
         return f"node {', '.join(map(str, missing[:NAMED_MAX]))}{more}"
 
     def admit(self, coordinator: Coordinator) -> None:
-        """The job is claimed: whoever waits joins it, and whoever comes later."""
+        """The job is claimed: waiting nodes join it, and later ones too."""
         self._decide(coordinator)
 
     async def turn_away(self, refusal: n.Refusal, *, timeout_s: float = TURN_AWAY_S) -> None:

@@ -24,7 +24,7 @@ class OutOfMemory:
         return ""
 
     def _counts(self) -> Iterator[tuple[str, int]]:
-        """The nearest first: a limit of the cgroup is told by its counter, and by the machine's."""
+        """The nearest first: a limit of the cgroup shows in its counter, and in the machine's."""
         for line in _read(self._root / "proc/self/cgroup").splitlines():
             _, names, path = line.split(":", 2)
             if names in ("", "memory"):
