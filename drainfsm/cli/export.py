@@ -11,15 +11,21 @@ from drainfsm.cli.options import Parser
 from drainfsm.errors import ConfigError
 from drainfsm.views.history import History, export_lines
 
-USAGE = """export (--job NAME | --file PATH) [--epoch N] [--nats URL] (-o FILE | --otlp)"""
+USAGE = """export (--job NAME | --file PATH) [--epoch N] [--nats URL]
+                       (-o FILE [--format records|cloudevents|parquet] | --otlp)"""
 
 EPILOG = (
     WHERE
     + """
 
+Only records (the default) can be read back. cloudevents: a CloudEvent an event, as JSON lines;
+parquet: a row an event, with the state after it.
+
 --otlp sends every drain that is over as a trace, a span a phase, to where OTEL_EXPORTER_OTLP_…
 says (by default http://localhost:4318). What is sent twice is the same trace."""
 )
+
+FORMATS = ("records", "cloudevents", "parquet")
 
 
 def parser() -> Parser:
@@ -29,6 +35,7 @@ def parser() -> Parser:
     where = made.add_mutually_exclusive_group(required=True)
     where.add_argument("-o", "--output", metavar="FILE", type=Path, help="the file; - for stdout")
     where.add_argument("--otlp", action="store_true", help="send drains as OpenTelemetry traces")
+    made.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of the file")
     return made
 
 
@@ -43,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.otlp:
         _send(history)
         return report_damage(history)
-    data = export_lines(history)
+    data = _encoded(history, arguments.format)
     if str(arguments.output) == "-":
         sys.stdout.buffer.write(data)
     else:
@@ -53,6 +60,22 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError(f"--output {arguments.output}: {error.strerror}") from error
         print(f"{len(history.records)} records in {arguments.output}", file=sys.stderr)
     return report_damage(history)
+
+
+def _encoded(history: History, form: str) -> bytes:
+    if form == "records":
+        return export_lines(history)
+    from drainfsm.views.formats import cloud_events, parquet
+
+    if form == "cloudevents":
+        return b"".join(cloud_events(history))
+    try:
+        return parquet(history)
+    except ImportError as error:
+        raise ConfigError(
+            "--format parquet: pyarrow is missing: install it with "
+            "`pip install 'drainfsm[parquet]'`"
+        ) from error
 
 
 def _send(history: History) -> None:

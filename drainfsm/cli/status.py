@@ -14,7 +14,7 @@ from drainfsm.cli.options import Parser
 from drainfsm.cli.settings import load_settings
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.clock import Clock
-from drainfsm.runtime.paths import read_run_info
+from drainfsm.runtime.paths import read_run_info, run_info_path
 from drainfsm.views.status import status, status_text
 
 USAGE = """status --job NAME [--nats URL | --state-dir DIR | --file PATH]
@@ -77,5 +77,10 @@ def _print_stream(state_dir: str | None, job: str) -> None:
         return
     from drainfsm.log.server import public
 
-    print(f"  the log is followed at {public(info.nats_url)}, subjects drainfsm.v1.{job}.*")
-    print(f"  (its URL, which may hold a token: nats_url in run.json of {settings.state_dir})")
+    print(f"  its log is at {public(info.nats_url)}: {info.stream}, subjects {info.subjects}")
+    if info.websocket_url:
+        print(f"    for browsers: {public(info.websocket_url)}")
+    print(f"    (with their token, where they have one: {run_info_path(settings.state_dir, job)})")
+    if info.ends_with_attempt:
+        print("    This server ends with its attempt; the journals outlive it, and are followed by")
+        print(f"    drainfsm watch --job {job}, and by drainfsm serve.")

@@ -41,3 +41,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def subject_of(*, job_id: str, epoch: int) -> str:
     """The NATS subject of one attempt's log."""
     return f"drainfsm.v1.{job_id}.{epoch}"
+
+
+def subjects_of(job_id: str) -> str:
+    """The subjects of all attempts of a job; ``*`` for all jobs."""
+    return f"drainfsm.v1.{job_id}.*"

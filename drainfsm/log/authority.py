@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from drainfsm.core.records import subjects_of
 from drainfsm.durable import write_synced
 from drainfsm.errors import ConfigError
 from drainfsm.log.server import READERS_INBOX, agents_inbox, nkeys_of
@@ -42,7 +43,7 @@ def agents_permissions(job_id: str) -> Permissions:
     """Publish and read the job's own subjects. A consumer's filter is in the subject of the request
     for it, where the server checks it. A direct read names its subject only in the body, and could
     send its answer into the subject of another job."""
-    subject = f"drainfsm.v1.{job_id}.*"
+    subject = subjects_of(job_id)
     return Permissions(
         publish=(
             subject,

@@ -69,12 +69,17 @@ def server_binary() -> str:
 class EmbeddedServer:
     """A running nats-server; ``start`` makes one."""
 
-    def __init__(self, data_dir: Path, *, url: str, port: int, process: _Process) -> None:
+    def __init__(
+        self, data_dir: Path, *, url: str, port: int, websocket_url: str, process: _Process
+    ) -> None:
         self.data_dir = data_dir
         self.url = url
         """With the token in it: do not print it."""
 
         self.port = port
+        self.websocket_url = websocket_url
+        """For browsers, with the token in it as well; empty: the server has none."""
+
         self._process = process
 
     @classmethod
@@ -99,11 +104,18 @@ class EmbeddedServer:
                 [binary, "--config", str(config)], lock_fd=lock_fd, stderr=data_dir / STDERR
             )
         try:
-            port = _await_port(data_dir, process, give_up=give_up)
+            ports = _await_ports(data_dir, process, give_up=give_up)
         except BaseException:
             process.kill()
             raise
-        return cls(data_dir, url=_url(token, port), port=port, process=process)
+        port, websocket_port = ports
+        return cls(
+            data_dir,
+            url=_url(token, port),
+            port=port,
+            websocket_url=f"ws://{token}@127.0.0.1:{websocket_port}" if websocket_port else "",
+            process=process,
+        )
 
     @property
     def pid(self) -> int:
@@ -190,17 +202,28 @@ class _Ports(msgspec.Struct, frozen=True):
     """The file that the server writes."""
 
     nats: list[str]
+    websocket: list[str] = []
 
 
-def _port(ports_file: Path) -> int:
-    """Raises: BrokerError: the file cannot be read as one."""
+def _ports(ports_file: Path) -> tuple[int, int]:
+    """For clients and for websockets; the latter 0: none.
+
+    Raises:
+        BrokerError: the file cannot be read as one.
+    """
     ports = read_json(
         ports_file.read_bytes(), _Ports, lambda why: BrokerError(f"{ports_file}: {why}")
     )
-    port = "".join(ports.nats[:1]).rpartition(":")[2]
-    if not port.isdecimal() or len(port) > 5:
+    port = _port(ports.nats)
+    if not port:
         raise BrokerError(f"{ports_file} names no port: {ports.nats}")
-    return int(port)
+    return port, _port(ports.websocket)
+
+
+def _port(urls: list[str]) -> int:
+    """0: they name none."""
+    port = "".join(urls[:1]).rpartition(":")[2]
+    return int(port) if port.isdecimal() and len(port) <= 5 else 0
 
 
 def _config(data_dir: Path, *, port: int, token: str) -> str:
@@ -210,6 +233,7 @@ def _config(data_dir: Path, *, port: int, token: str) -> str:
             "server_name": f"drainfsm-{os.getpid()}",
             "listen": f"127.0.0.1:{port}",
             "authorization": {"token": token},
+            "websocket": {"listen": "127.0.0.1:-1", "no_tls": True},
             "max_payload": PAYLOAD_BYTES_MAX,
             "jetstream": {"store_dir": str(data_dir / "store"), "sync_interval": "always"},
             "ports_file_dir": str(data_dir),
@@ -255,12 +279,12 @@ def _locked(path: Path, *, give_up: float) -> Iterator[int]:
         os.close(fd)
 
 
-def _await_port(data_dir: Path, process: _Process, *, give_up: float) -> int:
+def _await_ports(data_dir: Path, process: _Process, *, give_up: float) -> tuple[int, int]:
     """The server writes the file once it listens, with its streams recovered."""
     path = data_dir / f"nats-server_{process.pid}.ports"
     while True:
         with contextlib.suppress(FileNotFoundError, BrokerError):
-            return _port(path)
+            return _ports(path)
         if process.ended.wait(POLL_S):
             raise BrokerError(f"nats-server ended at once: {_complaint(data_dir, process.pid)}")
         if time.monotonic() > give_up:

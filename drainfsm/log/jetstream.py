@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from drainfsm.core.codec import decode, encode
-from drainfsm.core.records import Record, subject_of
+from drainfsm.core.records import Record, subject_of, subjects_of
 from drainfsm.errors import BrokerError, RecordRefusedError, RecordUnreadableError, StaleWriterError
 from drainfsm.log import stream as api
 from drainfsm.log.link import CLOSE_S, CONNECT_S, Link, Report
@@ -339,7 +339,7 @@ def _name(job_id: str) -> str:
 
 
 def _subject(job_id: str) -> str:
-    return f"drainfsm.v1.{_name(job_id)}.*"
+    return subjects_of(_name(job_id))
 
 
 def _stored(message: BrokerMessage) -> Stored:

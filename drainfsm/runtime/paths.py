@@ -31,6 +31,16 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: str
     """HOST:PORT; empty with one node."""
 
+    websocket_url: str = ""
+    """Of the same server, for browsers; empty: only an embedded one has it."""
+
+    stream: str = ""
+    subjects: str = ""
+    """What the job's log is there: of every attempt, a message a record."""
+
+    ends_with_attempt: bool = False
+    """The server is an embedded one: the next attempt has another address, and writes it here."""
+
 
 def socket_dir() -> Path:
     """A short path that only this user can enter.

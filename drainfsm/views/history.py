@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from drainfsm.core.codec import decode, encode
-from drainfsm.core.records import Record, subject_of
+from drainfsm.core.records import Record, subjects_of
 from drainfsm.errors import ConfigError, LogError, RecordUnreadableError
 from drainfsm.log.frames import MAGIC as JOURNAL_MAGIC
 from drainfsm.log.journal import journals, read_journal
@@ -130,7 +130,7 @@ def read_stream(server: NatsServer | str, *, job_id: str) -> History:
 async def _read_stream(server: NatsServer | str, job_id: str) -> History:
     from drainfsm.log.jetstream import connect
 
-    every_attempt = subject_of(job_id=job_id, epoch=0).removesuffix("0") + "*"
+    every_attempt = subjects_of(job_id)
     records: list[Record] = []
     unreadable = Unreadable()
     connection = await connect(server, timeout_s=CONNECT_S)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drainfsm.core.codec import decode
+from drainfsm.core.records import subjects_of
 from drainfsm.errors import BrokerError, ConfigError, RecordUnreadableError
 from drainfsm.views.history import History, read_file, read_journals
 from drainfsm.views.journals import GrowingJournals
@@ -117,7 +118,7 @@ class Reader:
 
             connection = await connect(self._nats, timeout_s=CONNECT_S)
             try:
-                subject = f"drainfsm.v1.{self._job}.*" if self._job else SUBJECTS
+                subject = subjects_of(self._job) if self._job else SUBJECTS
                 async for message in connection.messages(subject):
                     self._take(message.data, message.sequence)
             finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.cli.main import main
 from drainfsm.core import events as e
@@ -13,6 +15,8 @@ from drainfsm.core.budget import Sample
 from drainfsm.core.codec import encode_lines
 from drainfsm.core.decider import decide
 from drainfsm.core.events import SaveSkipped
+from drainfsm.log.journal import Journal, journal_path
+from drainfsm.runtime.paths import RunInfo, write_run_info
 from drainfsm.testing.scenario import Scenario
 from drainfsm.views.history import by_attempt
 from drainfsm.views.status import Status, status, status_text
@@ -106,3 +110,36 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     made = json.loads(capsys.readouterr().out)
     assert made["answers"][0]["budget"]["fits"] is True
     assert main(["status", *file, "--notice", "-1"]) == 2
+
+
+def test_where_the_log_is_and_that_an_embedded_server_ends_with_its_attempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.closing(
+        Journal.open(journal_path(tmp_path, job_id="job", epoch=1), job_id="job", epoch=1)
+    ) as journal:
+        journal.append(*Scenario().history)
+    info = RunInfo(
+        job_id="job",
+        epoch=1,
+        pid=1,
+        nats_url="nats://secret@127.0.0.1:4222",
+        coordinator="",
+        websocket_url="ws://secret@127.0.0.1:8222",
+        stream="DRAINFSM",
+        subjects="drainfsm.v1.job.*",
+        ends_with_attempt=True,
+    )
+    argv = ["status", "--job", "job", "--state-dir", str(tmp_path)]
+    write_run_info(tmp_path, info)
+    main(argv)
+    told = capsys.readouterr().out
+    assert "nats://127.0.0.1:4222: DRAINFSM, subjects drainfsm.v1.job.*" in told
+    assert "ws://127.0.0.1:8222" in told
+    assert "secret" not in told
+    assert "ends with its attempt" in told
+    write_run_info(tmp_path, replace(info, websocket_url="", ends_with_attempt=False))
+    main(argv)
+    told = capsys.readouterr().out
+    assert "ends with" not in told
+    assert "browsers" not in told

@@ -8,6 +8,7 @@ import socket
 from asyncio import timeout
 from collections.abc import Callable
 
+from drainfsm.core.records import subjects_of
 from drainfsm.core.state import State
 from drainfsm.errors import BrokerError, ConfigError
 from drainfsm.log.embedded import EmbeddedServer
@@ -15,6 +16,7 @@ from drainfsm.log.jetstream import connect
 from drainfsm.log.journal import Journal
 from drainfsm.log.server import NatsServer
 from drainfsm.log.shipper import Shipper
+from drainfsm.log.stream import STREAM
 from drainfsm.runtime import liveness, paths
 from drainfsm.runtime.agent.start import nats_server
 from drainfsm.runtime.config import RunConfig
@@ -65,12 +67,17 @@ class HostMachine:
         )
 
     def write_run_info(self, *, epoch: int, nats_url: str) -> None:
+        server = self._server if nats_url else None
         info = paths.RunInfo(
             job_id=self._config.job,
             epoch=epoch,
             pid=os.getpid(),
             nats_url=nats_url,
             coordinator=self._config.coordinator,
+            websocket_url="" if server is None else server.websocket_url,
+            stream=STREAM if nats_url else "",
+            subjects=subjects_of(self._config.job) if nats_url else "",
+            ends_with_attempt=server is not None,
         )
         try:
             paths.write_run_info(self._config.state_dir, info)

@@ -1,0 +1,101 @@
+"""The JavaScript examples, with the official NATS client, beside the server of an attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from drainfsm.core import events as e
+from drainfsm.runtime.paths import RunInfo, read_run_info, run_info_path
+from drainfsm_kit.running import ROOMY, RunningJob, running_job
+
+pytestmark = pytest.mark.node
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "dashboards"
+WAIT_MS = 60_000
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[RunningJob]:
+    """With an embedded server."""
+    with running_job(tmp_path, nats="") as running:
+        yield running
+
+
+def served_by(job: RunningJob, *, epoch: int) -> RunInfo:
+    def found() -> RunInfo | None:
+        info = read_run_info(job.state_dir, job.job)
+        return info if info is not None and info.epoch == epoch and info.nats_url else None
+
+    return job.wait(found, what="a server")
+
+
+def test_node_follows_a_job_over_its_attempts_and_their_servers(job: RunningJob) -> None:
+    agent = job.start(job.toy(), allowances=ROOMY, grace_s=120.0)
+    served_by(job, epoch=1)
+    path = run_info_path(job.state_dir, job.job)
+    follower = subprocess.Popen(
+        ["node", "follow.js", str(path)], cwd=EXAMPLES, stdout=subprocess.PIPE, text=True
+    )
+    assert follower.stdout is not None
+    said = (line.rstrip("\n") for line in follower.stdout)
+    try:
+        assert "1 healthy_step_reached" in said
+        agent.signal()
+        assert agent.wait() == 75
+        job.start(job.toy(), allowances=ROOMY)
+        assert "1 exited" in said
+        assert "2 healthy_step_reached" in said
+    finally:
+        follower.kill()
+        follower.wait()
+        follower.stdout.close()
+
+
+@contextlib.contextmanager
+def pages(directory: Path) -> Iterator[str]:
+    """A web server for the files there."""
+    handler = functools.partial(_Quiet, directory=str(directory))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.mark.browser
+def test_a_browser_follows_over_websocket(job: RunningJob, tmp_path: Path) -> None:
+    job.start(job.toy(), allowances=ROOMY)
+    info = served_by(job, epoch=1)
+    assert (info.stream, info.subjects) == ("DRAINFSM", f"drainfsm.v1.{job.job}.*")
+    assert info.ends_with_attempt
+    job.wait_for(e.HealthyStepReached)
+    shutil.copy(EXAMPLES / "index.html", tmp_path)
+    bundle = f"--outfile={tmp_path / 'bundle.js'}"
+    command = ["node_modules/.bin/esbuild", "browser.js", "--bundle", "--format=esm", bundle]
+    subprocess.run(command, cwd=EXAMPLES, check=True, capture_output=True)
+    with pages(tmp_path) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        page = browser.new_page()
+        page.goto(f"{url}/index.html?url={info.websocket_url}")
+        row = page.locator("#jobs li")
+        expect(row).to_contain_text(f"{job.job}, attempt 1: healthy_step", timeout=WAIT_MS)
+        job.agents[0].signal()
+        expect(row).not_to_contain_text("healthy_step", timeout=WAIT_MS)
+        browser.close()
