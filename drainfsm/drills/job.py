@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,10 +16,12 @@ import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances
+from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.core.records import Record
 from drainfsm.core.rules import events_of
 from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import journals, read_journal
+from drainfsm.runtime.agent.notify import give_notice, withdraw_notice
 from drainfsm.runtime.processes.proc import PROC, job_processes, name_of
 
 JOBS = "drill-"
@@ -28,6 +30,7 @@ JOBS = "drill-"
 POLL_S = 0.05
 QUICK_POLL_S = 0.002
 LOG_CHARS = 2_000
+SOURCE = "drill"
 F = TypeVar("F", bound=e.Fact)
 R = TypeVar("R")
 
@@ -158,30 +161,43 @@ class DrillJob:
     def _state_dir(self, number: int) -> Path:
         return self.root / f"state-{number}"
 
-    def notify(self, *options: str) -> None:
-        """To the newest attempt, as a script on its node would.
+    def notify(
+        self,
+        *,
+        in_s: float,
+        soft: bool = False,
+        cause: Cause = Cause.SPOT_INTERRUPTION,
+        native_id: str = "first",
+    ) -> None:
+        """To the newest attempt, as `drainfsm notify` on its node does.
 
         Raises:
             DrillError: the notice was not taken.
         """
-        with self.notifying(*options):
-            pass
-
-    @contextlib.contextmanager
-    def notifying(self, *options: str) -> Iterator[None]:
-        """The same, with something done while the notice is on its way."""
-        number = len(self.attempts)
-        command = [sys.executable, "-m", "drainfsm", "notify", "--job", self.job, "--state-dir"]
-        command += [str(self._state_dir(number)), *options]
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        now_unix_ms = time.time_ns() // 1_000_000
+        notice = Notice(
+            source=SOURCE,
+            native_id=native_id,
+            cause=cause,
+            notice_class=NoticeClass.SOFT if soft else NoticeClass.HARD,
+            deadline_unix_ms=now_unix_ms + round(in_s * 1_000),
+            received_unix_ms=now_unix_ms,
         )
+        self._call(lambda where: give_notice(where, job=self.job, notice=notice))
+
+    def withdraw(self, native_id: str) -> None:
+        """Raises: DrillError: it was not taken back."""
+        self._call(
+            lambda where: withdraw_notice(
+                where, job=self.job, source=SOURCE, native_id=native_id, reason="not needed"
+            )
+        )
+
+    def _call(self, call: Callable[[Path], str]) -> None:
         try:
-            yield
-        finally:
-            _, said = process.communicate()
-        if process.returncode != 0:
-            raise DrillError(f"`drainfsm notify {' '.join(options)}`: {said.strip()}")
+            call(self._state_dir(len(self.attempts)))
+        except DrainfsmError as error:
+            raise DrillError(f"the notice was not taken: {error}") from error
 
     def generations(self) -> set[str]:
         """Ids of the generations that were begun, committed or not."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from drainfsm.core import events as e
+from drainfsm.core.notice import Cause
 from drainfsm.drills.job import DrillAttempt, DrillJob
 from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE
 
@@ -45,12 +46,8 @@ def _ended(job: DrillJob, attempt: DrillAttempt) -> None:
     job.wait(lambda: attempt.poll() is not None, what="end of the attempt")
 
 
-def _window(job: DrillJob) -> str:
-    return f"{job.settings.grace_s:g}"
-
-
 def _maintenance(job: DrillJob, attempt: DrillAttempt) -> bool:
-    job.notify("--in", _window(job), "--soft", "--cause", "host_maintenance", "--id", "m")
+    job.notify(in_s=job.settings.grace_s, soft=True, cause=Cause.HOST_MAINTENANCE)
     _ended(job, attempt)
     return True
 
@@ -62,14 +59,14 @@ def _time_limit(job: DrillJob, attempt: DrillAttempt) -> bool:
 
 
 def _short_grace(job: DrillJob, attempt: DrillAttempt) -> bool:
-    job.notify("--in", f"{job.settings.short_s:g}", "--cause", "spot_interruption")
+    job.notify(in_s=job.settings.short_s)
     _ended(job, attempt)
     return True
 
 
-def _catch_save(job: DrillJob, attempt: DrillAttempt, *, periodic: bool) -> bool:
-    """Freeze all ranks as soon as they have begun to write the next save; False: none began."""
-    ranks, before = attempt.ranks(), job.generations()
+def _catch_save(job: DrillJob, attempt: DrillAttempt, before: set[str], *, periodic: bool) -> None:
+    """Freeze all ranks as soon as they have begun to write a save that was not there ``before``."""
+    ranks = attempt.ranks()
 
     def begun() -> bool:
         fresh = job.generations() - before
@@ -77,14 +74,13 @@ def _catch_save(job: DrillJob, attempt: DrillAttempt, *, periodic: bool) -> bool
 
     job.wait(lambda: begun() or attempt.poll() is not None, what="next save", quick=True)
     _signal_pids(ranks, signal.SIGSTOP)
-    return attempt.poll() is None
 
 
 def _existing_save(job: DrillJob, attempt: DrillAttempt) -> bool:
     """The next periodic save holds still until the notice is on record."""
     ranks = attempt.ranks()
-    _catch_save(job, attempt, periodic=True)
-    job.notify("--in", _window(job), "--cause", "spot_interruption")
+    _catch_save(job, attempt, job.generations(), periodic=True)
+    job.notify(in_s=job.settings.grace_s)
     _signal_pids(ranks, signal.SIGCONT)
     _ended(job, attempt)
     kinds = [type(event) for event in job.events(1)]
@@ -93,7 +89,7 @@ def _existing_save(job: DrillJob, attempt: DrillAttempt) -> bool:
 
 def _stuck_rank(job: DrillJob, attempt: DrillAttempt) -> bool:
     _signal_pids(attempt.ranks()[-1:], signal.SIGSTOP)
-    job.notify("--in", _window(job), "--cause", "spot_interruption")
+    job.notify(in_s=job.settings.grace_s)
     _ended(job, attempt)
     return True
 
@@ -112,8 +108,8 @@ def _second_request(job: DrillJob, attempt: DrillAttempt) -> bool:
     earlier_s = max(job.settings.grace_s - EARLIER_S, job.settings.grace_s / 2)
     _signal_pids(ranks, signal.SIGSTOP)
     try:
-        job.notify("--in", _window(job), "--cause", "host_maintenance", "--id", "first")
-        job.notify("--in", f"{earlier_s:g}", "--cause", "spot_interruption", "--id", "second")
+        job.notify(in_s=job.settings.grace_s, cause=Cause.HOST_MAINTENANCE)
+        job.notify(in_s=earlier_s, native_id="second")
     finally:
         _signal_pids(ranks, signal.SIGCONT)
     _ended(job, attempt)
@@ -126,15 +122,16 @@ def _broker_down(job: DrillJob, attempt: DrillAttempt) -> bool:
 
 
 def _short_of_nothing(job: DrillJob, attempt: DrillAttempt) -> bool:
-    job.notify("--in", _window(job), "--cause", "spot_interruption")
+    job.notify(in_s=job.settings.grace_s)
     _ended(job, attempt)
     return True
 
 
 def _slow_store(job: DrillJob, attempt: DrillAttempt) -> bool:
     """Every write of the ranks hangs from the beginning of the save on."""
-    with job.notifying("--in", _window(job), "--cause", "spot_interruption"):
-        _catch_save(job, attempt, periodic=False)
+    before = job.generations()
+    job.notify(in_s=job.settings.grace_s)
+    _catch_save(job, attempt, before, periodic=False)
     _ended(job, attempt)
     return bool(job.find(e.SaveAbandoned, 1))
 
@@ -145,7 +142,7 @@ def _full_store(job: DrillJob, attempt: DrillAttempt) -> bool:
     generations.rename(aside)
     generations.write_text("full\n")
     try:
-        job.notify("--in", _window(job), "--cause", "spot_interruption")
+        job.notify(in_s=job.settings.grace_s)
         _ended(job, attempt)
     finally:
         generations.unlink()
@@ -166,8 +163,8 @@ def _old_wakes_up(job: DrillJob, attempt: DrillAttempt) -> bool:
 
 def _withdrawn(job: DrillJob, attempt: DrillAttempt) -> bool:
     far_s = 20 * job.settings.grace_s
-    job.notify("--in", f"{far_s:g}", "--soft", "--cause", "host_maintenance", "--id", "w")
-    job.notify("--withdraw", "--id", "w", "--cause", "host_maintenance")
+    job.notify(in_s=far_s, soft=True, cause=Cause.HOST_MAINTENANCE)
+    job.withdraw("first")
     before = len(job.find(e.CheckpointCommitted, 1))
     job.wait_for(e.DrainCancelled, epoch=1)
     job.wait_for(e.CheckpointCommitted, epoch=1, count=before + 1)
