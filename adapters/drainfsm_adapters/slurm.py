@@ -29,7 +29,7 @@ from drainfsm_adapters.slurm_evidence import (
     reservation_of,
 )
 from drainfsm_adapters.slurm_leaving import Leaving
-from drainfsm_adapters.slurm_options import SOURCE, run_of, slurm_options
+from drainfsm_adapters.slurm_options import SOURCE, nodes_of_run, run_of, slurm_options
 from drainfsm_adapters.slurm_records import RunFacts, SlurmJob, hosts_of
 
 POLL_S_MAX = 30.0
@@ -103,7 +103,7 @@ class SlurmAdapter:
             await asyncio.sleep(self._poll_s())
 
     async def _follow_nodes(self, ledger: Ledger, sink: NoticeSink) -> None:
-        names = os.environ.get("SLURM_JOB_NODELIST", "")
+        names = nodes_of_run(os.environ)
         health = self._health("nodes", sink)
         while names:
             async with self._trying(health, sink):

@@ -89,6 +89,14 @@ def run_of(environment: Mapping[str, str]) -> Run:
     )
 
 
+def nodes_of_run(environment: Mapping[str, str]) -> str:
+    """Its host lists, those of every component of a heterogeneous job; empty: not known."""
+    lists = [environment.get("SLURM_JOB_NODELIST", "")]
+    while more := environment.get(f"SLURM_JOB_NODELIST_HET_GROUP_{len(lists) - 1}"):
+        lists.append(more)
+    return ",".join(filter(None, dict.fromkeys(lists)))
+
+
 def slurm_options(options: Mapping[str, str]) -> SlurmOptions:
     """Raises: ConfigError: an unknown key, or an invalid value; names it."""
     try:

@@ -176,6 +176,20 @@ def test_a_job_that_is_taken_out_of_its_reservation_may_go_on_behind_it(program:
     asyncio.run(story())
 
 
+def test_the_nodes_of_every_component_of_a_heterogeneous_job_are_watched(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group, nodes in enumerate(("n[1-2]", "n7")):
+        monkeypatch.setenv(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", nodes)
+    program.answer("job", "running.txt", **end_in(3_600))
+
+    async def story() -> None:
+        async with watching(made(program)) as sink:
+            await sink.until(lambda: "-o show node n[1-2],n7" in program.calls)
+
+    asyncio.run(story())
+
+
 def test_a_preemption_hardens_the_notice_of_the_end(program: Program) -> None:
     async def story() -> RecordingSink:
         program.answer("job", "running.txt", **end_in(3_600))
