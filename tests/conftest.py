@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,11 @@ class Progress:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Not on the workers of xdist: they have no terminal."""
+    """Jobs hear what a shell would let them hear, though the tests were started by ``nohup``.
+
+    Progress is not told by the workers of xdist: they have no terminal."""
+    for ignored in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(ignored, signal.SIG_DFL)
     if config.pluginmanager.hasplugin("terminalreporter") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config), "drainfsm-progress")
 

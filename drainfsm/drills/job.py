@@ -74,7 +74,7 @@ class DrillSettings(msgspec.Struct, frozen=True, kw_only=True):
         """A window in which no save fits, but leaving does."""
         fixed = self.allowances
         needed_ms = fixed.quiesce_ms + fixed.commit_ms + fixed.exit_margin_ms
-        return max(fixed.exit_margin_ms / 1_000 + 1, 0.7 * needed_ms / 1_000)
+        return max(fixed.exit_margin_ms + 1_000, 0.7 * needed_ms) / 1_000
 
 
 class DrillAttempt:

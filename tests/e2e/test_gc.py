@@ -13,7 +13,7 @@ from drainfsm.core.events import (
     CheckpointFailed,
     CheckpointRestored,
     HealthyStepReached,
-    ManifestPublished,
+    RequeueRecorded,
     SaveAbandoned,
 )
 from drainfsm.runtime.clock import Clock
@@ -67,12 +67,12 @@ def test_nothing_that_a_restart_needs_is_lost_while_a_job_saves_and_drains(tmp_p
             job.wait_for(CheckpointCommitted, count=8)
             job.notify(in_s=20)
             assert job.agents[-1].wait() == 75
-            published = job.find(ManifestPublished)[0]
+            (left,) = job.find(RequeueRecorded)
 
             job.start_toys("--every", "1")
             job.wait_for(HealthyStepReached, epoch=2)
             (restored,) = job.find(CheckpointRestored, epoch=2)
-            assert restored.generation_id == published.generation_id
+            assert restored.generation_id == left.record.generation_id
             job.wait_for(CheckpointCommitted, epoch=2, count=5)
             job.agents[-1].process.kill()
             job.wait_until_gone()
