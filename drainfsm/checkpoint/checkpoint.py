@@ -138,9 +138,7 @@ class Checkpoint:
 
     def _drain(self, order: SaveOrder) -> None:
         """The save of a drain: held at the stop step, so the state is not copied for it."""
-        last_step = self._progress.last_step
-        if order.step != last_step:
-            reason = f"rank {self._port.rank} is at step {last_step}, not {order.step}"
+        if reason := self._progress.misses(order.step):
             self._port.report_save_failed(order.generation_id, reason)
             return
         save = self._begin(order.generation_id, order.step, copy=False)

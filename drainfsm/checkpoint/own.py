@@ -190,9 +190,7 @@ class OwnCheckpoint:
             self._wait()
 
     def _drain(self, order: SaveOrder) -> None:
-        last_step = self._progress.last_step
-        if order.step != last_step:
-            reason = f"rank {self._port.rank} is at step {last_step}, not {order.step}"
+        if reason := self._progress.misses(order.step):
             self._port.report_save_failed(order.generation_id, reason)
             return
         self._begin(order.generation_id, order.step)

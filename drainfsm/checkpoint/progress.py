@@ -54,6 +54,12 @@ class Progress:
             )
         self.last_step = step
 
+    def misses(self, step: int) -> str:
+        """Why the state is not that of the step which the drain saves; empty: it is."""
+        if step == self.last_step:
+            return ""
+        return f"rank {self._port.rank} is at step {self.last_step}, not {step}"
+
     def saved(self, step: int) -> None:
         """A save of this step was begun, and will be committed or reported as failed."""
         self._kept_step = step

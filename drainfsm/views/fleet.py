@@ -15,7 +15,7 @@ import msgspec
 from drainfsm.views.attempts import AttemptReport, Ending
 from drainfsm.views.history import History
 from drainfsm.views.replay import replay_job
-from drainfsm.views.report import attempts_of, unlogged_count
+from drainfsm.views.report import attempts_of
 from drainfsm.views.tally import Durations, Tally, Totals, Values
 
 COSTLIEST = 10
@@ -134,7 +134,7 @@ class Fleet:
             self._tally.see(attempt, seen)
             self._add_attempt(attempt)
         if self._filter.empty:
-            self._tally.unlogged_count += unlogged_count([attempt for attempt, _ in found])
+            self._tally.miss([attempt for attempt, _ in found])
         if taken:
             self._job_count += 1
             lost_ms = sum(attempt.work_lost_ms for attempt, _ in taken)

@@ -52,15 +52,10 @@ def report(logs: Sequence[AttemptLog], *, epoch: int | None = None) -> Report:
                 for tally in (own, everything):
                     tally.see(attempt, seen)
         if epoch is None:
-            own.unlogged_count = unlogged_count(attempts)
-            everything.unlogged_count += own.unlogged_count
+            own.miss(attempts)
+            everything.miss(attempts)
         jobs.append(JobReport(job_id=job_id, attempts=tuple(attempts), totals=own.totals()))
     return Report(jobs=tuple(jobs), totals=everything.totals())
-
-
-def unlogged_count(attempts: Sequence[AttemptReport]) -> int:
-    """Attempts of one job that must have existed, by the numbers of these, and left no record."""
-    return max((one.epoch for one in attempts), default=0) - len(attempts)
 
 
 def with_drills(

@@ -120,11 +120,11 @@ class Values:
 
 
 class Tally:
-    """Of attempts, whosever they are. Attempts of one job are added in the order of the epochs."""
+    """Of attempts, of one job or many. Attempts of a job are added in the order of the epochs."""
 
     def __init__(self) -> None:
         self.attempt_count = 0
-        self.unlogged_count = 0
+        self._unlogged_count = 0
         self._endings: Counter[str] = Counter()
         self._drains: Counter[str] = Counter()
         self._deadline_missed_count = 0
@@ -137,6 +137,11 @@ class Tally:
         self._save_count = self._failed_save_count = self._saves_nothing_count = 0
         self._work_lost_ms = self._steps_lost = self._steps_unknown_count = 0
         self._sources: dict[tuple[str, int], SourceReport] = {}
+
+    def miss(self, attempts: Sequence[AttemptReport]) -> None:
+        """``attempts``: all of one job. Count those that must have existed, by the numbers of
+        these, and left no record."""
+        self._unlogged_count += max((one.epoch for one in attempts), default=0) - len(attempts)
 
     def see(self, attempt: AttemptReport, seen: Seen) -> None:
         """``seen``: what it was read off."""
@@ -174,7 +179,7 @@ class Tally:
     def totals(self) -> Totals:
         return Totals(
             attempt_count=self.attempt_count,
-            unlogged_count=self.unlogged_count,
+            unlogged_count=self._unlogged_count,
             endings=dict(sorted(self._endings.items())),
             drains=dict(sorted(self._drains.items())),
             deadline_missed_count=self._deadline_missed_count,
