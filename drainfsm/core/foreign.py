@@ -12,9 +12,10 @@ import msgspec
 
 T = TypeVar("T")
 
-UNREADABLE = (ValueError, RecursionError, OverflowError)
-"""Whatever a decoder raises: those of msgspec, json, tomllib and Unicode are ``ValueError``;
-thousands of nested brackets are a ``RecursionError``; a date may lie outside of any calendar."""
+UNREADABLE = (ValueError, msgspec.MsgspecError, RecursionError, OverflowError)
+"""Whatever a decoder raises: those of json, tomllib and Unicode are ``ValueError``, those of
+msgspec only in its newer versions; thousands of nested brackets are a ``RecursionError``; a date
+may lie outside of any calendar."""
 
 
 def read_json(data: bytes | str, kind: type[T], refuse: Callable[[str], Exception]) -> T:
