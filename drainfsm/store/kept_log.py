@@ -26,13 +26,14 @@ def keep(store: ObjectStore, records: Sequence[Record]) -> None:
         store.put_if_absent(name, encode_lines(records))
 
 
-def kept_objects(store: ObjectStore) -> Iterator[tuple[str, bytes]]:
-    """Name and lines of each, by attempt and position.
+def kept_objects(store: ObjectStore, *, epoch: int | None = None) -> Iterator[tuple[str, bytes]]:
+    """Name and lines of each, by attempt and position. ``epoch``: of that attempt alone.
 
     Raises:
         StoreUnreachableError: the store does not answer.
     """
-    for name in sorted(store.list(KEPT)):
-        data = store.get(KEPT + name)
+    prefix = KEPT if epoch is None else f"{KEPT}{epoch:06d}/"
+    for name in sorted(store.list(prefix)):
+        data = store.get(prefix + name)
         if data is not None:
-            yield KEPT + name, data
+            yield prefix + name, data

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.core.decider import decide
+from drainfsm.core.events import HealthyStepReached
 from drainfsm.core.notice import Cause
 from drainfsm.core.records import Record
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import Attempt, State
 from drainfsm.errors import ConfigError, FencedError, JournalUnusableError, RestoreRefusedError
-from drainfsm.log.journal import Journal, journal_path
+from drainfsm.log.journal import Journal, journal_path, read_journal
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator.attempt import ClaimedAttempt, claim_attempt
@@ -176,3 +178,27 @@ def test_a_fenced_attempt_leaves_no_record(tmp_path: Path) -> None:
     claimed(tmp_path / "store", tmp_path / "elsewhere")
     with pytest.raises(FencedError, match="epoch 1 is fenced by epoch 2"):
         leave(old, generation_id="e000001-s000000000001-p")
+
+
+def test_records_that_only_the_store_has_come_back_into_their_journal(tmp_path: Path) -> None:
+    """The disk was full until the attempt had ended."""
+    old = claimed(tmp_path / "store", tmp_path / "state")
+    path = journal_path(tmp_path / "state", job_id="job", epoch=1)
+    first = next(read_journal(path))
+    more = [
+        replace(first, id=f"more-{follows}", follows=follows, events=(HealthyStepReached(step=1),))
+        for follows in (1, 2, 3)
+    ]
+    old.publisher.keep(more[:1])
+    old.publisher.keep(more[1:])
+    claimed(tmp_path / "store", tmp_path / "state")
+    assert list(read_journal(path)) == [first, *more]
+    claimed(tmp_path / "store", tmp_path / "state")
+    assert list(read_journal(path)) == [first, *more]
+
+
+def test_kept_records_that_make_no_sense_keep_no_start_waiting(tmp_path: Path) -> None:
+    claimed(tmp_path / "store", tmp_path / "state")
+    store = open_store(str(tmp_path / "store"))
+    store.put_if_absent("log/000001/00000007-00000007-a.jsonl", b"garbage")
+    assert claimed(tmp_path / "store", tmp_path / "state").epoch == 2

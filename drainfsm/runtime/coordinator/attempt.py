@@ -26,6 +26,7 @@ from drainfsm.log.journal import (
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import evidence
+from drainfsm.runtime.coordinator.kept_records import bring_back
 from drainfsm.runtime.coordinator.publisher import Publisher
 from drainfsm.runtime.coordinator.requeue import needed
 from drainfsm.store import Claimed, CommitLog, Head, ObjectStore, open_store
@@ -148,6 +149,7 @@ def claim_attempt(
         capacity=needed(config),
         damaged_layout=_damaged_layout(config),
     )
+    _bring_back(store, environment, before_epoch=epoch, warn=warn)
     found = environment.evidence(before_epoch=epoch)
     start = _start(config, claimed, found if lost else None, store.url, attempt_id)
     journal = _open_journal(environment, epoch, warn)
@@ -187,6 +189,17 @@ def _claim(
         check_restorable(store, log, head, damaged_layout=_damaged_layout(config))
 
     return store, log, log.claim(attempt_id=attempt_id, now_unix_ms=now_unix_ms, admit=admit)
+
+
+def _bring_back(
+    store: ObjectStore,
+    environment: AttemptEnvironment,
+    *,
+    before_epoch: int,
+    warn: Callable[[str], None],
+) -> None:
+    epochs = [epoch for epoch in environment.journal_epochs() if epoch < before_epoch]
+    bring_back(store, lambda epoch: environment.open_journal(epoch=epoch), epochs, warn=warn)
 
 
 def _damaged_layout(config: RunConfig) -> dict[str, int] | None:

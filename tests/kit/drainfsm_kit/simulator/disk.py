@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from drainfsm.core.codec import decode_lines
 from drainfsm.core.records import Record
+from drainfsm.errors import JournalLockedError
 from drainfsm.log.frames import header_bytes, payloads, read_header
 from drainfsm.log.journal import Journal
 from drainfsm_kit.simulator.chance import Chance
@@ -29,6 +30,7 @@ class Disk:
         self.files: dict[int, bytearray] = {}
         """Journals by epoch."""
 
+        self._writers: dict[int, Process] = {}
         self.faults = Windows(timeline)
         """``full``, ``hung``, ``slow``."""
 
@@ -38,8 +40,23 @@ class Disk:
         self._tally = tally
 
     def open_journal(self, process: Process, *, job_id: str, epoch: int) -> SimulatedJournal:
-        self.files[epoch] = bytearray(header_bytes(job_id=job_id, epoch=epoch))
-        return SimulatedJournal(self, process, job_id=job_id, epoch=epoch)
+        if (writer := self._writers.get(epoch)) is not None and not writer.dead:
+            raise JournalLockedError(f"{path_of(epoch)} is written by another process")
+        self._writers[epoch] = process
+        data = self.files.setdefault(epoch, bytearray(header_bytes(job_id=job_id, epoch=epoch)))
+        del data[self._whole(epoch) :]
+        journal = SimulatedJournal(self, process, job_id=job_id, epoch=epoch)
+        journal.records += self.records(epoch)
+        return journal
+
+    def unlock(self, epoch: int) -> None:
+        self._writers.pop(epoch, None)
+
+    def _whole(self, epoch: int) -> int:
+        """Where a torn tail begins."""
+        data = bytes(self.files[epoch])
+        _, start = read_header(data)
+        return max((end for end, _ in payloads(data, start)), default=start)
 
     def journals(self, state_dir: Path, job_id: str) -> Mapping[int, Path]:
         return {epoch: path_of(epoch) for epoch in sorted(self.files)}
@@ -74,7 +91,8 @@ class Disk:
                 self._tally.hit("journal_hung")
                 self._timeline.at(hung.until_us, reached, resume)
             elif process.dead:
-                self._tear(epoch, data)
+                if self._writers.get(epoch) is process:  # else somebody has opened it since
+                    self._tear(epoch, data)
             elif self.faults.active("full") is not None:
                 self._tally.hit("journal_full")
                 failed.append(OSError(errno.ENOSPC, "No space left on device"))
@@ -105,6 +123,9 @@ class SimulatedJournal(Journal):
 
     def write(self, data: bytes) -> None:
         self._disk.append(self._process, self.epoch, data)
+
+    def close(self) -> None:
+        self._disk.unlock(self.epoch)
 
 
 def path_of(epoch: int) -> Path:
