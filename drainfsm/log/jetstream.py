@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 from collections.abc import AsyncGenerator
 
@@ -11,6 +12,7 @@ import msgspec
 
 from drainfsm.core.codec import decode, encode
 from drainfsm.core.records import Record, subject_of, subjects_of
+from drainfsm.core.text import printable
 from drainfsm.errors import BrokerError, RecordRefusedError, RecordUnreadableError, StaleWriterError
 from drainfsm.log import stream as api
 from drainfsm.log.link import CLOSE_S, CONNECT_S, Link, Report
@@ -26,6 +28,8 @@ BATCH_RECORDS, BATCH_BYTES = 20_000, 16 << 20
 FOLLOW_RETRY_S = 0.2
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+log = logging.getLogger("drainfsm.log")
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,21 +290,34 @@ class Connection:
     async def follow_stored(
         self, job_id: str = "", *, after_sequence: int = 0
     ) -> AsyncGenerator[Stored, None]:
-        """The same from behind a sequence. Goes on over restarts of the server, for ever.
+        """The same from behind a sequence. Goes on over restarts of the server, for ever, and past
+        what is no record of the job, which is logged as a warning.
 
         Raises:
             BrokerError: the connection is closed for good.
-            RecordUnreadableError: a message is no record (of a version known here).
         """
         following = self.follow_messages(job_id, after_sequence=after_sequence)
         async with contextlib.aclosing(following) as messages:
             async for message in messages:
-                yield _stored(message)
+                try:
+                    stored = _stored(message)
+                except RecordUnreadableError as error:
+                    log.warning("%s: passed over", error)
+                    continue
+                if job_id in ("", stored.record.job_id):
+                    yield stored
+                else:
+                    log.warning(
+                        "message %d of stream %s says that it is of job %s: passed over",
+                        message.sequence,
+                        STREAM,
+                        printable(stored.record.job_id),
+                    )
 
     async def follow_messages(
         self, job_id: str = "", *, after_sequence: int = 0
     ) -> AsyncGenerator[BrokerMessage, None]:
-        """The same, undecoded, for readers that go on after a message that is not a record.
+        """The same, undecoded, for readers that have to know what is no record.
 
         Raises:
             BrokerError: the connection is closed for good.

@@ -12,8 +12,10 @@ from drainfsm.runtime import early_signals
 from drainfsm.runtime.liveness import Sign, silence
 from drainfsm.runtime.processes.exit_codes import describe_exit, shell_code
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that an agent takes as a notice. The capacity is ours too: no restart after one."""
+NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (*NOTICES, signal.SIGQUIT)
+"""Signals that an agent takes as a notice, and the one that ends it at once (Ctrl-\\). The capacity
+is ours too: no restart after one."""
 
 KILL_WAIT_S = 10.0
 """For a killed agent to be gone. The next attempt fences it in any case."""

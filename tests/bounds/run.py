@@ -29,8 +29,8 @@ OF_DEVELOPERS = {"bench", "dev"}
 WITH_TORCH = {"demo", "torch"}
 """Extras; what else is in them is looked at all the same."""
 
-TOOLS = ("jsonschema", "kubernetes-validate", "moto[events,s3,server,sqs]")
-TOOLS += ("pytest", "pytest-timeout", "pytest-xdist")
+PYTEST = ("pytest", "pytest-timeout", "pytest-xdist")
+TOOLS = (*PYTEST, "jsonschema", "kubernetes-validate", "moto[events,s3,server,sqs]")
 PURE, ALL = ("unit", "replay"), ("unit", "replay", "contracts", "adapters")
 LEFT_OUT = ("test_bench", "test_docs", "test_kubernetes_manifests", "test_run_training")
 """They need torch or what only developers install, or no dependency at all."""

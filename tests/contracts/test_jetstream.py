@@ -398,6 +398,27 @@ def test_a_follower_gets_what_was_there_and_then_what_comes(
     asyncio.run(scene())
 
 
+def test_a_follower_reads_on_behind_what_is_no_record_of_the_job(
+    own_nats_server: EmbeddedServer, job: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with connected(own_nats_server) as connection:
+            await connection.ensure_stream()
+            mine, forged = records_of(job, 2), encode(records_of("other", 1)[0])
+            subject = subject_of(job_id=job, epoch=1)
+            sequence = await connection.append(mine[0], after_sequence=0)
+            for data in (b"hello", forged):
+                ack = await connection.link.client.jetstream().publish(subject, data)
+                sequence = ack.seq
+            await connection.append(mine[1], after_sequence=sequence)
+            async with contextlib.aclosing(connection.follow(job)) as following:
+                assert await take(following, 2) == mine
+
+    asyncio.run(scene())
+    assert "message 2 of stream DRAINFSM" in caplog.text
+    assert "message 3 of stream DRAINFSM says that it is of job other" in caplog.text
+
+
 def test_a_follower_may_begin_behind_a_sequence_and_of_all_jobs(
     own_nats_server: EmbeddedServer,
 ) -> None:

@@ -160,17 +160,20 @@ def test_an_attempt_that_settled_ends_the_row(tmp_path: Path) -> None:
     assert watched.started == 5
 
 
-def test_a_signal_is_handed_on_and_nothing_starts_after_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "ends_with"), [(signal.SIGTERM, 75), (signal.SIGQUIT, 131)])
+def test_a_signal_is_handed_on_and_nothing_starts_after_it(
+    tmp_path: Path, number: signal.Signals, ends_with: int
+) -> None:
     watched = Watched(tmp_path, "drain")
 
     async def scenario() -> int:
         running = asyncio.ensure_future(watched.supervisor.run())
         while not (tmp_path / "ready").exists():
             await asyncio.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         return await asyncio.wait_for(running, 60)
 
-    assert asyncio.run(scenario()) == 75
+    assert asyncio.run(scenario()) == ends_with
     assert watched.started == 1
 
 
