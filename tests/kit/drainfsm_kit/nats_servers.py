@@ -25,14 +25,16 @@ LISTENING = re.compile(r"Listening for client connections on (\S+)")
 def nats_server(
     directory: Path, config: dict[str, Any] | None = None, *, include: Path | None = None
 ) -> Iterator[str]:
-    """Its address. With JetStream; ``include``: a file that its configuration includes."""
+    """Its address. With JetStream, unless ``config`` has None for it; ``include``: a file that its
+    configuration includes."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = {
         "listen": "127.0.0.1:-1",
         "jetstream": {"store_dir": str(directory / "store")},
         **(config or {}),
     }
-    lines = [f"{name}: {json.dumps(value)}" for name, value in settings.items()]
+    given = {name: value for name, value in settings.items() if value is not None}
+    lines = [f"{name}: {json.dumps(value)}" for name, value in given.items()]
     if include is not None:  # the server takes the path as one below the including file
         (directory / include.name).write_bytes(include.read_bytes())
         lines.append(f"include {include.name}")
