@@ -41,6 +41,10 @@ class Distribution:
         self.counts[bisect_left(BOUNDS_S, value_s)] += 1
         self.sum_s += value_s
 
+    def add_all(self, other: Distribution) -> None:
+        self.counts = [own + more for own, more in zip(self.counts, other.counts, strict=True)]
+        self.sum_s += other.sum_s
+
     def buckets(self) -> list[tuple[str, float]]:
         """Upper end and how many lie below it."""
         total, found = 0, []

@@ -36,8 +36,16 @@ KINDS = ("drain", "periodic")
 class LogCollector(Collector):
     """Metrics of every job in a projection."""
 
-    def __init__(self, projection: Callable[[], Projection], *, clock: Callable[[], int]) -> None:
-        """``projection``: brings it up to date and gives it. ``clock``: Unix milliseconds."""
+    def __init__(
+        self,
+        projection: Callable[[], Projection],
+        *,
+        clock: Callable[[], int],
+        together: bool = False,
+    ) -> None:
+        """``projection``: brings it up to date and gives it. ``clock``: Unix milliseconds.
+        ``together``: histograms are over all jobs, for there may be thousands."""
+        self._together = together
         self._projection = projection
         self._clock = clock
         self._lock = threading.Lock()
@@ -64,8 +72,19 @@ class LogCollector(Collector):
             *_attempt_gauges(jobs, now_unix_ms),
             *_drain_gauges(jobs, now_unix_ms),
             *_counters(jobs),
-            *_histograms(jobs),
+            *_histograms(jobs, together=self._together),
         ]
+
+
+class Collected(CollectorRegistry):
+    """What a collector gave at one time."""
+
+    def __init__(self, found: Iterable[Metric]) -> None:
+        super().__init__()
+        self._found = tuple(found)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
 
 
 def registry(
@@ -183,27 +202,39 @@ def _each(
         family.add_metric([job_id, label], counts[label])
 
 
-def _histograms(jobs: Iterable[JobProjection]) -> Iterator[Metric]:
-    def histogram(name: str, text: str, *labels: str) -> HistogramMetricFamily:
-        return HistogramMetricFamily(f"drainfsm_{name}", text, labels=[JOB, *labels])
+Distributions = dict[tuple[str, str], Distribution]
+"""By job and phase."""
 
-    drain = histogram("drain_phase_duration_seconds", "Phases of drains.", "phase")
-    periodic = histogram("periodic_save_duration_seconds", "Phases of periodic saves.", "phase")
-    restore = histogram("restore_duration_seconds", "Restores, of the slowest node.")
-    healthy = histogram("attempt_healthy_duration_seconds", "From start to a healthy step.")
+
+def _histograms(jobs: Iterable[JobProjection], *, together: bool) -> Iterator[Metric]:
+    """``together``: over all jobs, under no job's name."""
+    drain: Distributions = {}
+    periodic: Distributions = {}
+    restore: Distributions = {}
+    healthy: Distributions = {}
     for job in jobs:
-        measures = job.measures
-        for family, phases in (
+        name, measures = "" if together else job.job_id, job.measures
+        for found, phases in (
             (drain, measures.drain_phases),
             (periodic, measures.periodic_phases),
+            (restore, {"": measures.restore}),
+            (healthy, {"": measures.to_healthy}),
         ):
-            for phase, found in sorted(phases.items()):
-                _add(family, [job.job_id, phase], found)
-        _add(restore, [job.job_id], measures.restore)
-        _add(healthy, [job.job_id], measures.to_healthy)
-    yield from (drain, periodic, restore, healthy)
+            for phase, distribution in phases.items():
+                found.setdefault((name, phase), Distribution()).add_all(distribution)
+    yield _histogram("drain_phase_duration_seconds", "Phases of drains.", drain, "phase")
+    yield _histogram(
+        "periodic_save_duration_seconds", "Phases of periodic saves.", periodic, "phase"
+    )
+    yield _histogram("restore_duration_seconds", "Restores, of the slowest node.", restore)
+    yield _histogram("attempt_healthy_duration_seconds", "From start to a healthy step.", healthy)
 
 
-def _add(family: HistogramMetricFamily, labels: list[str], found: Distribution) -> None:
-    if any(found.counts):
-        family.add_metric(labels, buckets=found.buckets(), sum_value=found.sum_s)
+def _histogram(name: str, text: str, found: Distributions, *labels: str) -> Metric:
+    family = HistogramMetricFamily(f"drainfsm_{name}", text, labels=[JOB, *labels])
+    for (job_id, phase), distribution in sorted(found.items()):
+        if any(distribution.counts):
+            values = [job_id, phase] if labels else [job_id]
+            buckets = distribution.buckets()
+            family.add_metric(values, buckets=buckets, sum_value=distribution.sum_s)
+    return family

@@ -28,7 +28,7 @@ from drainfsm.testing.scenario import Scenario
 from drainfsm.views.agent_metrics import AgentMetrics
 from drainfsm.views.history import read_file
 from drainfsm.views.measures import SOURCES_MAX, Measures
-from drainfsm.views.metrics import registry
+from drainfsm.views.metrics import Collected, LogCollector, registry
 from drainfsm.views.projections import Projection
 from drainfsm.views.report import report
 
@@ -90,6 +90,19 @@ def test_a_commit_has_an_age_and_its_phases_are_measured() -> None:
     assert value(found, "commits_total", kind="periodic") == 0.0
     for phase in ("cordon", "quiesce", "stage", "durable", "commit"):
         assert value(found, "drain_phase_duration_seconds_count", phase=phase) == 1.0, phase
+
+
+def test_histograms_of_many_jobs_are_one() -> None:
+    projection = Projection()
+    for job_id in ("a", "b"):
+        for record in committed().history:
+            projection.read(replace(record, job_id=job_id))
+    collector = LogCollector(lambda: projection, clock=lambda: 0, together=True)
+    found = samples(generate_latest(Collected(collector.collect())).decode())
+    durable = {"job_id": "", "phase": "durable"}
+    assert value(found, "drain_phase_duration_seconds_count", **durable) == 2.0
+    assert value(found, "drain_phase_duration_seconds_count", job_id="a", phase="durable") is None
+    assert value(found, "commits_total", job_id="a", kind="drain") == 1.0
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from drainfsm.log.stream import STREAM
 from drainfsm.testing.scenario import Scenario
 from drainfsm.views.history import by_attempt, read_file
 from drainfsm.views.serve.access import SECURITY, Access
-from drainfsm.views.serve.hub import QUEUE_MAX, Hub
+from drainfsm.views.serve.hub import QUEUE_MAX, FleetView, Hub
 from drainfsm.views.watch import Reader
 from drainfsm_kit.served import Served, served
 from drainfsm_kit.shipping import ship
@@ -138,6 +138,7 @@ def test_it_is_scraped(server: Served) -> None:
     code, headers, text = server.get("/metrics")
     assert code == 200
     assert headers["content-type"].startswith("text/plain")
+    assert 'drainfsm_drain_phase_duration_seconds_count{job_id="",phase="cordon"} 1.0' in text
     assert (
         f'drainfsm_drains_total{{cause="spot_interruption",job_id="{JOB}",outcome="skipped"}} 1.0'
         in text
@@ -236,5 +237,34 @@ def test_a_viewer_that_does_not_keep_up_begins_anew(tmp_path: Path) -> None:
         assert hub.viewer_count == 1
         await messages.aclose()
         assert hub.viewer_count == 0
+
+    asyncio.run(run())
+
+
+def test_many_viewers_that_come_at_once_are_told_what_was_encoded_once(tmp_path: Path) -> None:
+    scenario = Scenario(job_id="llm")
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(encode_lines(scenario.history))
+
+    class CountingHub(Hub):
+        encoded_count = 0
+
+        def fleet(self, job_ids: Iterable[str] | None = None) -> FleetView:
+            self.encoded_count += 1
+            return super().fleet(job_ids)
+
+    async def run() -> None:
+        reader = Reader(clock=lambda: scenario.now_unix_ms, file=path, state_dir=tmp_path)
+        reader.poll()
+        hub = CountingHub(reader)
+        viewers = [hub.messages(None) for _ in range(50)]
+        told = {await anext(viewer) for viewer in viewers}
+        assert len(told) == hub.encoded_count == 1
+        hub.publish()
+        assert hub.viewer_count == 50
+        late = hub.messages(None)
+        assert b'"job_id":"llm"' in await anext(late)
+        for viewer in (*viewers, late):
+            await viewer.aclose()
 
     asyncio.run(run())

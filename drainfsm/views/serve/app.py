@@ -196,13 +196,16 @@ def _metrics_route(hub: Hub) -> list[Route]:
         from prometheus_client import generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-        from drainfsm.views.metrics import registry
+        from drainfsm.views.metrics import Collected, LogCollector
     except ImportError:
         return []
-    made = registry(lambda: hub.reader.projection, clock=hub.reader.clock)
+    reader = hub.reader
+    collector = LogCollector(lambda: reader.projection, clock=reader.clock, together=True)
 
     async def metrics(request: Request) -> Response:
-        return Response(generate_latest(made), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        found = Collected(collector.collect())  # here, where nothing changes the projection
+        text = await asyncio.to_thread(generate_latest, found)
+        return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return [Route("/metrics", metrics)]
 

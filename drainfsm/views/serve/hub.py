@@ -74,6 +74,8 @@ class Hub:
         self._versions: dict[str, int] = {}
         self._shown: Projection | None = None
         self._feed: object = None
+        self._encoded: dict[str | None, bytes] = {}
+        """All of the fleet (None) or of a job, until ``publish``: many may come at once."""
 
     @property
     def viewer_count(self) -> int:
@@ -147,15 +149,17 @@ class Hub:
         return None if job is None else detail_of(job, now_unix_ms=self.reader.clock())
 
     def _whole(self, viewer: Viewer) -> bytes:
-        feed = message("feed", self.feed())
-        if viewer.job_id is None:
-            return feed + message("fleet", self.fleet())
-        detail = self.detail(viewer.job_id)
-        return feed if detail is None else feed + message("job", detail)
+        job_id = viewer.job_id
+        if job_id not in self._encoded:
+            told = self.fleet() if job_id is None else self.detail(job_id)
+            name = "fleet" if job_id is None else "job"
+            self._encoded[job_id] = b"" if told is None else message(name, told)
+        return message("feed", self.feed()) + self._encoded[job_id]
 
     def publish(self) -> None:
         """Tell viewers what has changed since the last call."""
         projection = self.reader.projection
+        self._encoded.clear()
         if projection is not self._shown:  # it was read anew
             self._shown, self._versions = projection, {}
             for viewer in self._viewers:
