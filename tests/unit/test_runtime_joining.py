@@ -201,6 +201,17 @@ def test_a_node_that_cannot_run_its_part_ends_the_start_at_once(config: RunConfi
     asyncio.run(story())
 
 
+def test_a_node_that_declines_too_late_is_no_part_of_the_attempt(config: RunConfig) -> None:
+    async def story() -> None:
+        async with coordinating(config) as coordinator:
+            wrong = refusal_of(ConfigError("no such option"))
+            await asyncio.wait_for(decline(node(config, 2), wrong), HEARD_S)
+            assert not coordinator.has_joined(2)
+            assert not coordinator.state.phase.over
+
+    asyncio.run(story())
+
+
 def test_only_a_notice_that_was_given_is_taken_back(config: RunConfig) -> None:
     answers: list[n.NoticeAnswer] = []
     heard = asyncio.Event()

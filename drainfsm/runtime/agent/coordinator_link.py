@@ -169,9 +169,8 @@ async def decline(config: RunConfig, refusal: n.Refusal) -> None:
         async with asyncio.timeout(DECLINE_S):
             while True:
                 with contextlib.suppress(OSError, TimeoutError, NodeRankTakenError):
-                    if (link := await _try_to_join(config, refusal=refusal)) is not None:
-                        link.close()  # the attempt had begun: its coordinator sees us go
-                        return
+                    await _try_to_join(config, refusal=refusal)
+                    return
                 await asyncio.sleep(RETRY_S)
 
 

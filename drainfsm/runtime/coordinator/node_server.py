@@ -261,8 +261,8 @@ class NodeServer:
             await _send(writer, outcome)
             self._refused.add(node)
             self._changed.set()
-        if not isinstance(outcome, Coordinator):
-            return None
+        if not isinstance(outcome, Coordinator) or claim.problem:
+            return None  # where the attempt has begun already, nobody waits for that node
         welcome = outcome.join(node, lambda message: write_message(writer, message))
         write_message(writer, replace(welcome, mac=proven.mac))
         outcome.brief(node)
