@@ -54,6 +54,17 @@ and how much time goes into starting and draining. Exit code 1: a cascade, or mo
 the rules allow."""
 
 WHAT = ("rules", "preempt", "restart", "cascades")
+BELONGS_TO = {
+    "input": ("preempt",),
+    "record": ("preempt", "restart", "cascades"),
+    "slurm": ("restart",),
+    "release": ("restart",),
+    "annotations": ("restart",),
+    "tier": ("restart",),
+    "metrics": ("cascades",),
+}
+"""What has no meaning elsewhere is refused."""
+
 ANNOTATION = "drainfsm.io/"
 
 
@@ -72,7 +83,7 @@ def parser() -> Parser:
     add_log_options(made, "store", "attempts")
     made.add_argument("--rules", metavar="FILE", type=Path, help="TOML (default: those shown)")
     made.add_argument("--input", metavar="FILE", type=Path, help="of preempt (default: stdin)")
-    made.add_argument("--record", action="store_true", help="keep the decision in the store")
+    made.add_argument("--record", action="store_true", help="keep the decision in --store")
     made.add_argument("--slurm", metavar="JOBID", help="carry the decision out on this job")
     made.add_argument("--release", action="store_true", help="of a job that is held")
     made.add_argument("--annotations", action="store_true", help="for a Kubernetes workload")
@@ -85,6 +96,9 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     arguments = parser().parse(argv)
+    for option, belongs_to in BELONGS_TO.items():
+        if getattr(arguments, option) and arguments.what not in belongs_to:
+            raise ConfigError(f"--{option} goes with `policy {'` and `policy '.join(belongs_to)}`")
     rules = rules_of(arguments.rules)
     if arguments.what == "cascades":
         from drainfsm.cli.policy_cascades import show_cascades
@@ -127,6 +141,9 @@ def _preempt(arguments: argparse.Namespace, rules: Rules) -> int:
         now_unix_ms=Clock().now_unix_ms() if now is None else now,
     )
     _show(decision, as_json=arguments.json)
+    if arguments.record:
+        settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+        record_decision(store_of(settings), decision)
     return 0 if decision.starts else 1
 
 

@@ -12,9 +12,11 @@ import msgspec
 
 from drainfsm.cli.logs import read_history, report_damage
 from drainfsm.cli.settings import load_settings
+from drainfsm.cli.stores import store_of
 from drainfsm.core import events as e
 from drainfsm.core.text import printable, span
 from drainfsm.policy.cascade import Times, cascades, evictions_in
+from drainfsm.policy.decisions import read_decisions, record_decision
 from drainfsm.policy.events import CascadeDetected, Eviction
 from drainfsm.policy.policy_text import explain_decision
 from drainfsm.policy.rules import CascadeRules
@@ -45,8 +47,20 @@ def show_cascades(arguments: argparse.Namespace, rules: CascadeRules) -> int:
         sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
     else:
         print("\n".join(_metrics(found) if arguments.metrics else _text(found, rules)))
+    if arguments.record:
+        _record(arguments, found.cascades)
     code = max((report_damage(history) for history in damaged), default=0)
     return 1 if found.cascades or found.thrashes else code
+
+
+def _record(arguments: argparse.Namespace, found: Sequence[CascadeDetected]) -> None:
+    """Those that are not on record yet: the log is looked at again and again."""
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    store = store_of(settings)
+    on_record = {one.chain for one in read_decisions(store) if isinstance(one, CascadeDetected)}
+    for cascade in found:
+        if cascade.chain not in on_record:
+            record_decision(store, cascade)
 
 
 def _histories(arguments: argparse.Namespace, damaged: list[History]) -> Iterator[History]:

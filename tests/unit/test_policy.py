@@ -19,8 +19,17 @@ from drainfsm.core.events import HealthyStepReached
 from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm.policy.cascade import Times, cascades
-from drainfsm.policy.decisions import record_decision
-from drainfsm.policy.events import Ended, Eviction, PastAttempt, Row, Running, Waiting
+from drainfsm.policy.decisions import read_decisions, record_decision
+from drainfsm.policy.events import (
+    CascadeDetected,
+    Ended,
+    Eviction,
+    PastAttempt,
+    PreemptionDecided,
+    Row,
+    Running,
+    Waiting,
+)
 from drainfsm.policy.policy_text import NOT_AGAIN, explain_decision
 from drainfsm.policy.preemption import decide_preemption
 from drainfsm.policy.restarts import decide_restart
@@ -260,6 +269,13 @@ def test_a_cascade_is_found_in_the_logs_of_its_jobs(
     assert found["times"]["b"]["training_ms"] == 60_000
     assert main(["policy", "cascades", "--file", str(path), "--metrics"]) == 1
     assert 'drainfsm_policy_training_seconds{job="b"} 60\n' in capsys.readouterr().out
+    store = new_store(tmp_path / "decisions")
+    for _ in range(2):
+        recorded = ["--file", str(path), "--record", "--store", store.url]
+        assert main(["policy", "cascades", *recorded]) == 1
+    (kept,) = read_decisions(store)
+    assert isinstance(kept, CascadeDetected)
+    assert [one.victim for one in kept.chain] == ["b", "c", "d"]
     rules = tmp_path / "rules.toml"
     rules.write_text("[cascade]\nhops = 4\nthrash_max = 100\n")
     assert main(["policy", "cascades", "--file", str(path), "--rules", str(rules)]) == 0
@@ -291,7 +307,7 @@ def test_rules_are_read_strictly() -> None:
 
 
 def test_anybodys_scheduler_can_ask(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = {
         "waiting": {"job_id": "w", "tier": "production"},
@@ -302,6 +318,13 @@ def test_anybodys_scheduler_can_ask(
         stdin = io.TextIOWrapper(io.BytesIO(json.dumps(body).encode()))
         monkeypatch.setattr(sys, "stdin", stdin)
         assert main(["policy", "preempt", "--json"]) == code
+    stdin = io.TextIOWrapper(io.BytesIO(json.dumps(asked).encode()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main(["policy", "preempt", "--record", "--store", str(new_store(tmp_path).url)]) == 0
+    (kept,) = read_decisions(new_store(tmp_path))
+    assert isinstance(kept, PreemptionDecided)
+    for wrong in (["rules", "--record"], ["preempt", "--slurm", "1"], ["restart", "--metrics"]):
+        assert main(["policy", *wrong]) == 2
     answer = json.loads(capsys.readouterr().out.splitlines()[0])
     assert (answer["kind"], answer["victims"]) == ("preemption_decided", ["b"])
 
