@@ -26,14 +26,20 @@ from drainfsm_adapters.kubernetes_client import (
 from drainfsm_adapters.kubernetes_evictions import Evictions
 from drainfsm_adapters.kubernetes_evidence import (
     KUBELET_GRACE_MS,
-    OWN_CORDON,
     NodeReader,
     claim_deadline,
     gone_of,
     pod_reading,
     remembered,
 )
-from drainfsm_adapters.kubernetes_objects import NodeView, PodView, dig, node_of, pod_of
+from drainfsm_adapters.kubernetes_objects import (
+    OWN_CORDON,
+    NodeView,
+    PodView,
+    dig,
+    node_of,
+    pod_of,
+)
 from drainfsm_adapters.kubernetes_options import SOURCE, kubernetes_options, place_of
 from drainfsm_adapters.kubernetes_showing import Board
 from drainfsm_adapters.kubernetes_watch import Target, Watch

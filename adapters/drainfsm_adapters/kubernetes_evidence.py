@@ -26,9 +26,6 @@ from drainfsm_adapters.kubernetes_options import SOURCE, KubernetesOptions
 from drainfsm_adapters.ledger import Observed, Reading
 from drainfsm_adapters.times import from_http_date
 
-OWN_CORDON = "drainfsm.io/cordoned-by"
-"""Annotation of a node that was cordoned by an adapter like this."""
-
 CLAIM_DEADLINE = "karpenter.sh/nodeclaim-termination-timestamp"
 
 KUBELET_GRACE_MS = 1_900
@@ -215,7 +212,7 @@ class NodeReader:
 
     def _is_news(self, node: NodeView, pod: PodView | None) -> bool:
         """Somebody else's cordon, later than the pod: otherwise the pod was put there knowingly."""
-        if not node.unschedulable or OWN_CORDON in node.annotations:
+        if not node.unschedulable or node.own_cordon:
             return False
         started = None if pod is None else pod.started_unix_ms
         cordoned = instant_of(node.cordoned_at)

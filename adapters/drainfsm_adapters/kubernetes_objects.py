@@ -13,6 +13,9 @@ KARPENTER_TAINTS = ("karpenter.sh/disrupted", "karpenter.sh/disruption")
 SHUTTING_DOWN = "node is shutting down"
 """The kubelet's message at Ready, the only sign of its graceful shutdown."""
 
+OWN_CORDON = "drainfsm.io/cordoned-by"
+"""Annotation of a node that was cordoned by an adapter like this."""
+
 RESPONDERS = "drainfsm.io/"
 """Whatever follows names the job: its pods hear of each other's evictions, and of no others."""
 
@@ -111,7 +114,9 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     cordoned_at: str
     """When that was written, by the server's record; empty: not known."""
 
-    annotations: dict[str, Any]
+    own_cordon: bool
+    """It is cordoned by an adapter like this, and not by whoever came after it."""
+
     taints: tuple[Taint, ...]
     conditions: tuple[Condition, ...]
     claim: str
@@ -170,7 +175,6 @@ def pod_of(item: dict[str, Any]) -> PodView:
 
 
 def node_of(item: dict[str, Any]) -> NodeView:
-    annotations = dig(item, "metadata", "annotations")
     owners = each(item, "metadata", "ownerReferences")
     claims = [text(owner, "name") for owner in owners if text(owner, "kind") == "NodeClaim"]
     return NodeView(
@@ -178,7 +182,7 @@ def node_of(item: dict[str, Any]) -> NodeView:
         version=text(item, "metadata", "resourceVersion"),
         unschedulable=dig(item, "spec", "unschedulable") is True,
         cordoned_at=_cordoned_at(item),
-        annotations=annotations if isinstance(annotations, dict) else {},
+        own_cordon=_own_cordon(item),
         taints=tuple(
             Taint(
                 key=text(one, "key"),
@@ -212,11 +216,22 @@ def _true(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
 
 def _cordoned_at(item: dict[str, Any]) -> str:
     """When the field was last written: tells one cordon from the next on the same node."""
-    for entry in each(item, "metadata", "managedFields"):
-        spec = dig(entry, "fieldsV1", "f:spec")
-        if isinstance(spec, dict) and "f:unschedulable" in spec:
-            return text(entry, "time")
-    return ""
+    return next((text(entry, "time") for entry in _cordons(item)), "")
+
+
+def _own_cordon(item: dict[str, Any]) -> bool:
+    """An uncordon leaves our annotation: it counts only for whoever wrote both."""
+    annotations = dig(item, "metadata", "annotations")
+    if not isinstance(annotations, dict) or OWN_CORDON not in annotations:
+        return False
+    written = [dig(one, "fieldsV1", "f:metadata", "f:annotations") for one in _cordons(item)]
+    return not written or any(isinstance(one, dict) and f"f:{OWN_CORDON}" in one for one in written)
+
+
+def _cordons(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """Whose last word the field is, of those who write to the node."""
+    entries = each(item, "metadata", "managedFields")
+    return [one for one in entries if dig(one, "fieldsV1", "f:spec", "f:unschedulable") is not None]
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

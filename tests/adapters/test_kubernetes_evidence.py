@@ -159,6 +159,22 @@ def test_a_cordon_is_soft_and_its_time_tells_one_from_the_next() -> None:
     assert found.derived_unix_ms == NOW + 300_000
 
 
+def test_our_annotation_counts_only_for_our_cordon() -> None:
+    """An uncordon leaves it on the node, and the next cordon may be anybody's."""
+    key = "drainfsm.io/cordoned-by"
+    ours: dict[str, Any] = {"f:metadata": {"f:annotations": {f"f:{key}": {}}}}
+    spec: dict[str, Any] = {"f:spec": {"f:unschedulable": {}}}
+
+    def events(*entries: Any) -> list[Observed]:
+        fields = [{"time": CORDON, "fieldsV1": entry} for entry in entries]
+        metadata = {"annotations": {key: "llm"}, "managedFields": fields}
+        return node_events(spec={"unschedulable": True}, metadata=metadata)
+
+    assert events({**ours, **spec}) == []
+    assert one(events(ours, spec)).key == "cordon", "kubectl's, after ours was undone"
+    assert events(5, "x", {}) == []
+
+
 def test_our_own_cordon_and_one_older_than_the_pod_say_nothing() -> None:
     own = {"annotations": {"drainfsm.io/cordoned-by": "llm"}}
     assert node_events(spec={"unschedulable": True}, metadata=own) == []

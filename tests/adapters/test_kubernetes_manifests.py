@@ -15,7 +15,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from drainfsm.cli import stream
+from drainfsm.cli import notify, stream
 from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE, NO_PROGRESS_EXIT_CODE
@@ -217,6 +217,13 @@ def test_the_image_is_made_of_what_there_is() -> None:
     needed = {"pyproject.toml", project["project"]["readme"], *packages}
     assert {name.split("/")[0] for name in needed} <= sent
     assert all((ROOT / name).exists() for name in sent)
+
+
+def test_the_hook_of_the_page_hands_in_a_notice() -> None:
+    (block,) = [b for b in PAGE.split("```yaml\n") if b.startswith("lifecycle:")]
+    command = yaml.safe_load(block.split("```")[0])["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[:2] == ["drainfsm", "notify"]
+    assert notify.parser().parse(command[2:]).cause == "pod_deleted"
 
 
 def test_the_page_shows_every_option_and_manifest() -> None:

@@ -87,6 +87,11 @@ def test_the_constraints_pin_what_the_project_asks_for() -> None:
     assert names - {"drainfsm"} == pins
 
 
+def test_ranks_are_given_what_torchs_collectives_need() -> None:
+    """torch does not ask for numpy itself, and cannot gather an object without it: no save."""
+    assert "numpy" in {_name(one) for one in project()["optional-dependencies"]["torch"]}
+
+
 def _name(requirement: str) -> str:
     end = min((requirement.find(c) for c in "[=<>!~ " if c in requirement), default=None)
     return requirement[:end]
