@@ -1,7 +1,9 @@
 """Where a story is played: the test server, a real control plane, a real cluster with kubelets.
 
 ``KUBEBUILDER_ASSETS``: a folder with etcd and kube-apiserver (the convention of envtest).
-``KUBECONFIG``: a cluster whose nodes run pods; ``DRAINFSM_KUBE_IMAGE`` is an image that they have.
+``KUBECONFIG`` and ``DRAINFSM_KUBE_IMAGE``: a cluster that may be cordoned, tainted and drained, and
+an image with a shell that its nodes have. Many people have the first set to a cluster that they
+need: without the second nothing is done to it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from drainfsm_kit.kube.server import KubeServer
 
 NAMES = ("kit", "control-plane", "cluster")
 AHEAD_S = 7.3
-DEFAULT_IMAGE = "busybox:1.36"
+IMAGE = "DRAINFSM_KUBE_IMAGE"
 STAYS = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]
 """What runs to the end of its grace."""
 
@@ -56,8 +58,8 @@ def missing(name: str) -> str:
     match name:
         case "control-plane" if not os.environ.get("KUBEBUILDER_ASSETS"):
             return "KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver"
-        case "cluster" if not os.environ.get("KUBECONFIG"):
-            return "KUBECONFIG names no cluster"
+        case "cluster" if not (os.environ.get("KUBECONFIG") and os.environ.get(IMAGE)):
+            return f"KUBECONFIG and {IMAGE} name no cluster that may be drained"
     return ""
 
 
@@ -214,7 +216,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
 def image() -> str:
     """With a shell in it."""
-    return os.environ.get("DRAINFSM_KUBE_IMAGE", DEFAULT_IMAGE)
+    return os.environ.get(IMAGE, "")
 
 
 def kubectl() -> str:
