@@ -56,7 +56,7 @@ def notices(*, now_unix_ms: int) -> st.SearchStrategy[Notice]:
         cause=st.sampled_from(("spot_interruption", "time_limit", "unknown")),
         notice_class=st.sampled_from(NoticeClass),
         deadline_unix_ms=st.none() | deadlines.map(lambda ms: now_unix_ms + ms),
-        received_unix_ms=st.just(now_unix_ms),
+        received_unix_ms=st.integers(0, 5_000).map(lambda ago_ms: now_unix_ms - ago_ms),
         clock_skew_ms=st.sampled_from((0, 0, 3_000)),
     )
 

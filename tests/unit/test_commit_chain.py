@@ -175,6 +175,17 @@ def test_marks_are_not_needed_and_never_wrong() -> None:
         log_of(store).head()
 
 
+def test_a_slot_that_was_marked_may_not_be_another() -> None:
+    """It is whole, and follows the one before: only its mark says that it is not what was there."""
+    store, other = written(), MemoryStore()
+    newest = f"{SLOTS:08d}"
+    other.objects = {name: data for name, data in store.objects.items() if newest not in name}
+    log_of(other).publish(commit_of(99, epoch=2, attempt_id="a2"))
+    store.objects[name_of(SLOTS)] = other.objects[name_of(SLOTS)]
+    with pytest.raises(CommitLogError, match="is not the one that marks/ says was written"):
+        log_of(store).head()
+
+
 def test_a_mark_that_cannot_be_written_costs_nothing() -> None:
     class NoMark(MemoryStore):
         def put_if_absent(self, name: str, data: bytes) -> None:
