@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
-import sys
 from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
+
+import pytest
 
 import drainfsm_kit as kit
 from drainfsm.cli.options import OPTIONS
@@ -118,12 +118,11 @@ def test_whoever_decodes_foreign_bytes_catches_what_decoders_raise() -> None:
     assert [name for name in loose if not name.startswith(own_bytes)] == []
 
 
-def test_every_planted_fault_still_finds_its_text() -> None:
-    spec = importlib.util.spec_from_file_location("faults", ROOT / "tests/mutants/faults.py")
-    assert spec is not None
-    assert spec.loader is not None
-    faults = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = faults
-    spec.loader.exec_module(faults)
-    counts = {one.name: (ROOT / one.file).read_text().count(one.old) for one in faults.FAULTS}
-    assert {name: count for name, count in counts.items() if count != 1} == {}
+def test_every_planted_fault_still_finds_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests" / "mutants")
+    faults = import_module("faults").FAULTS
+    counts = {(one.file, one.name): (ROOT / one.file).read_text().count(one.old) for one in faults}
+    assert {fault: count for fault, count in counts.items() if count != 1} == {}
+    assert len(counts) == len(faults), "two faults have one name"
+    tests = {ROOT / test for one in faults for test in one.tests}
+    assert [test for test in sorted(tests) if not test.exists()] == []

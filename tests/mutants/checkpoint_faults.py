@@ -1,0 +1,54 @@
+"""Faults of saving and restoring, with torch and by the job's own functions."""
+
+from __future__ import annotations
+
+from fault import faults_of
+
+SAVING = (
+    "tests/unit/test_checkpoint_planner.py",
+    "tests/unit/test_checkpoint_early_staging.py",
+    "tests/unit/test_checkpoint_memory.py",
+    "tests/unit/test_checkpoint_saving.py",
+    "tests/unit/test_durability.py",
+)
+RESTORING = (
+    "tests/unit/test_checkpoint_restoring.py",
+    "tests/unit/test_checkpoint_progress.py",
+    "tests/unit/test_reshard_parts.py",
+    "tests/unit/test_drill.py",
+    "tests/unit/test_checkpoint_saving.py",
+)
+OWN = (
+    "tests/unit/test_checkpoint_own.py",
+    "tests/unit/test_checkpoint_progress.py",
+    "tests/unit/test_durability.py",
+)
+BOTH = tuple(dict.fromkeys((*OWN, *RESTORING)))
+
+FAULTS = (
+    *faults_of("checkpoint/own.py", OWN, (
+        ("a rank saves past the ordered step", "        if order.step != last_step:\n            reason", "        if order.step > last_step:\n            reason"),
+        ("a rank behind the ordered step saves it", "        if order.step != last_step:\n            reason", "        if order.step < last_step:\n            reason"),
+        ("a save that is stuck is forgotten", "        if self._commit is not None:\n            reason", "        if False:\n            reason"),
+        ("own files are durable before they were synced", "            entries = work(self._proceed)\n            self._proceed()", "            self._port.report_durable(self._generation, [], 0, saver=self._saver)\n            entries = work(self._proceed)\n            self._proceed()"),
+        ("a save that was given up is reported durable", "            entries = work(self._proceed)\n            self._proceed()\n", "            entries = work(self._proceed)\n"),
+        ("a saver that fails is silent", "        except Exception as error:  # whatever the job's function may raise\n            self._port.report_save_failed(generation, reason_of(error))\n            return", "        except Exception:\n            return"),
+        ("a drain does not wait for its save", "        self._begin(order.generation_id, order.step)\n        self._wait()", "        self._begin(order.generation_id, order.step)"),
+        ("a shared directory needs no names", "            if said is None and self._shared:", "            if False:"),
+        ("own files are loaded unverified", "            verify_checksums(self._store, target.generation_id, self._to_verify(manifest))", "            pass"),
+        ("a rank verifies what it reads though all may fall back", "        if self._port.settings.on_refused == OnRefused.FALLBACK:", "        if False:"),
+        ("own directories are read by another number of ranks", "        if check_job(self._port, target) and not self._shared:", "        if check_job(self._port, target) and False:"),
+        ("a load that fails is damage", "        except Exception as error:  # whatever the job's function may raise\n            raise RestoreRefusedError(", "        except AssertionError as error:\n            raise RestoreRefusedError("),
+        ("an own save is a step late", "(step + 1) % every == 0", "step % every == 0"),
+    )),
+    *faults_of("checkpoint/own_files.py", OWN, (
+        ("own files are not synced", "            os.fsync(fd)  # whoever wrote the bytes: fsync is of the file, not of the descriptor\n", "            pass\n"),
+        ("own directories are not synced", "        sync_directory(directory)", "        pass"),
+        ("one level of own directories is synced", "        directories.update(part for part in path.parents if part.is_relative_to(top))", "        pass"),
+        ("a file that is still written is taken", "    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):", "    if False:"),
+        ("a generation is begun twice by a rank", "    except FileExistsError as error:\n        raise SaveFailedError(f\"{top} was begun", "    except AssertionError as error:\n        raise SaveFailedError(f\"{top} was begun"),
+        ("a link is a file", "    if any(part.is_symlink()", "    if False and any(part.is_symlink()"),
+        ("the manifest's name is free", "    if name == MANIFEST:", "    if False:"),
+        ("any text is a checksum", "        if checksum and not _CHECKSUM.fullmatch(checksum):", "        if False:"),
+    )),
+)  # fmt: skip

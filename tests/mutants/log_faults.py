@@ -1,0 +1,53 @@
+"""Faults of the journal and of what brings it into the stream."""
+
+from __future__ import annotations
+
+from fault import faults_of
+
+JOURNAL = (
+    "tests/unit/test_journal.py",
+    "tests/unit/test_durability.py",
+    "tests/properties/test_journal.py",
+)
+SHIPPER = (
+    "tests/contracts/test_shipper.py",
+    "tests/contracts/test_event_log.py",
+    "tests/simulation/test_world.py",
+)
+STREAM = (
+    "tests/unit/test_link.py",
+    "tests/contracts/test_event_log.py",
+    "tests/contracts/test_jetstream.py",
+    "tests/contracts/test_shipper.py",
+)
+
+FAULTS = (
+    *faults_of("log/journal.py", JOURNAL, (
+        ("a record is acknowledged before it is on disk", "            os.fdatasync(self._fd)\n        except BaseException:", "        except BaseException:"),
+        ("a short write is taken for a whole one", "            while written < len(data):", "            if written < len(data):"),
+        ("a failed append stays in the file", "            self._roll_back()\n            raise", "            raise"),
+        ("what was cut off is not known to last", "            os.ftruncate(self._fd, self._size)\n            os.fdatasync(self._fd)", "            os.ftruncate(self._fd, self._size)"),
+        ("a journal that could not be rolled back is written on", "            self._broken = str(error)", "            pass"),
+        ("an unusable journal is used", "        if self._broken:", "        if False:"),
+        ("the next record overwrites the last", "        self._size += len(data)", "        pass"),
+        ("a torn tail is left in place", "            os.ftruncate(self._fd, self._size)\n        # What", "            pass\n        # What"),
+        ("what was read may be in the page cache only", "        os.fdatasync(self._fd)\n\n    def _check", "\n    def _check"),
+        ("a journal's name may not last", "                sync_directory(path.parent)\n        except BaseException:", "                pass\n        except BaseException:"),
+        ("two processes write one journal", "                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "                pass"),
+        ("another attempt's journal is gone on with", "        if (header.job_id, header.epoch) != (self.job_id, self.epoch):", "        if False:"),
+        ("a record may follow anything", "            if not own or record.follows != position:", "            if not own:"),
+        ("a record of another attempt is appended", "            if not own or record.follows != position:", "            if record.follows != position:"),
+        ("records of one call follow the same one", "in enumerate(records, start=self.count):", "in ((self.count, r) for r in records):"),
+        ("records are readable before they are written", "        self.write(frame(b\"\\n\".join(_line(record) for record in records)))\n        self.records.extend(records)", "        self.records.extend(records)\n        self.write(frame(b\"\\n\".join(_line(record) for record in records)))"),
+        ("a reader stops at the first record of a call", "        yield end, records", "        yield end, records[:1]"),
+        ("a journal is found by any file", "            if match := _NAME.fullmatch(path.name):", "            if match := _NAME.match(path.name):"),
+        ("epochs are in the order of the directory", "    return dict(sorted(found.items()))", "    return dict(sorted(found.items(), reverse=True))"),
+        ("line breaks in what is not known split a record", 'if b"\\n" in data or b"\\r" in data else data', "if False else data"),
+        ("a torn tail is not counted", "        self.dropped_bytes = len(data) - self._size", "        self.dropped_bytes = 0"),
+    )),
+    *faults_of("log/frames.py", JOURNAL, (
+        ("any file is a journal", "    if data[: len(MAGIC)] != MAGIC[: len(data)]:", "    if False:"),
+        ("a journal of a newer format is read", "    if header.format_version > FORMAT_VERSION:", "    if False:"),
+        ("zeros that a crash left are no empty journal", '    if not data.strip(b"\\0"):', "    if not data:"),
+    )),
+)  # fmt: skip

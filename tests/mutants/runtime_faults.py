@@ -1,0 +1,107 @@
+"""Faults of the coordinator, the agents and the ranks."""
+
+from __future__ import annotations
+
+from fault import faults_of
+
+WORLD = ("tests/simulation/test_world.py", "tests/simulation/test_seeds.py")
+PUBLISHER = (
+    "tests/unit/test_runtime_publishing.py",
+    "tests/unit/test_runtime_publisher.py",
+    "tests/unit/test_requeueing.py",
+    *WORLD,
+)
+REPORTS = ("tests/unit/test_runtime_node_reports.py", *WORLD)
+COORDINATOR = (
+    "tests/unit/test_runtime_deadlines.py",
+    "tests/unit/test_runtime_joining.py",
+    "tests/unit/test_attempt.py",
+    "tests/unit/test_status.py",
+    *WORLD,
+)
+AGENT = (
+    "tests/unit/test_runtime_deadlines.py",
+    "tests/unit/test_runtime_joining.py",
+    "tests/unit/test_runtime_local_ranks.py",
+    "tests/unit/test_left_for.py",
+    "tests/adapters/test_polling.py",
+    "tests/adapters/test_run.py",
+    *WORLD,
+)
+RANK = (
+    "tests/unit/test_runtime_rank.py",
+    "tests/unit/test_step_times.py",
+    "tests/unit/test_runtime_ipc.py",
+    *WORLD,
+)
+PROCESSES = (
+    "tests/unit/test_runtime_processes.py",
+    "tests/unit/test_runtime_oom.py",
+    "tests/unit/test_runtime_ipc.py",
+    *WORLD,
+)
+
+FAULTS = (
+    *faults_of("runtime/coordinator/publisher.py", PUBLISHER, (
+        ("a save that was given up is committed", "            if given_up.is_set() or self._closed:", "            if self._closed:"),
+        ("a save is committed behind the requeue record", "            if given_up.is_set() or self._closed:", "            if given_up.is_set():"),
+        ("what waits for its turn is committed behind the requeue record", "        if self._closed:\n            raise SaveFailedError(f\"{written.generation_id} came after", "        if False:\n            raise SaveFailedError(f\"{written.generation_id} came after"),
+        ("the requeue record does not wait for a commit under way", "        with self._one_at_a_time:\n            pass", "        pass"),
+        ("closing closes nothing", "        self._closed = True", "        self._closed = False"),
+        ("a commit is there before its manifest", "            digest = write_manifest(self._store, manifest)\n", "            from drainfsm.store.generations import _digest, encode_object\n            digest = _digest(encode_object(manifest))\n"),
+        ("files that no rank reported are committed", "        verify_stored(written.entries, stored)\n", ""),
+        ("a rank that reported nothing is not missed", "        verify_reported(\n            written.entries, ranks=range(world_size), files_per_rank=written.file_counts\n        )\n", ""),
+        ("ranks that save in two ways are committed", "        if len(written.savers) > 1:", "        if False:"),
+        ("the requeue record is written though a newer attempt runs", "            self._log.check_not_fenced(self._epoch)\n            newest = self._log.head().commit\n            known", "            newest = self._log.head().commit\n            known"),
+        ("a commit whose answer was lost is not named", "            if newest is not None and not known and newest.generation_id not in refused:", "            if False:"),
+        ("what the ranks refused is named again", "not known and newest.generation_id not in refused:", "not known:"),
+        ("a record does not say of which store it is", "record, store_id=self._log.store_id, log", "record, log"),
+        ("ranks that start again get another attempt's commit", "        if newest is None or newest.epoch != self._epoch:\n            return None\n        self._floor", "        if newest is None:\n            return None\n        self._floor"),
+        ("who fell back may not save what is behind it", "        self._floor = step\n", "        pass\n"),
+        ("records that are kept again are an error", "        with contextlib.suppress(SlotTakenError):  # its answer was lost before\n", "        if True:\n"),
+    )),
+    *faults_of("runtime/coordinator/requeue.py", PUBLISHER, (
+        ("a record has the shape of the job that runs", "        return restored.saved_world_size, restored.saved_layout", "        return attempt.world_size, settings.layout"),
+        ("a record forgets the shape of what it goes on naming", "        return before.world_size, before.layout", "        return attempt.world_size, settings.layout"),
+        ("the requirements of before are forgotten", "    known = before.capacity if before is not None else Capacity(node_count=config.nnodes)", "    known = Capacity(node_count=config.nnodes)"),
+        ("a command that was not named has no digest", "    if digests.config:\n        return digests", "    return digests"),
+    )),
+    *faults_of("runtime/coordinator/saves.py", REPORTS, (
+        ("a save is durable when one node has", "        if len(save.durable) < self._node_count:\n            return None", "        pass"),
+        ("the fastest node tells how long a save took", "            durable_ms=max(one.durable_ms for one in parts),", "            durable_ms=min(one.durable_ms for one in parts),"),
+        ("a save that is over begins again", "        if generation_id not in self._over:", "        if True:"),
+    )),
+    *faults_of("runtime/coordinator/node_reports.py", REPORTS, (
+        ("a part of the ranks is a world", "        return ranks == list(range(newest.world_size))", "        return True"),
+        ("ranks of before a restart count", "        if any(one.restart != newest.restart for one in formed):\n            return False", "        pass"),
+        ("a world is whole while ranks are starting", "        if self._starting or self._rank_count != newest.world_size:", "        if self._rank_count != newest.world_size:"),
+        ("positions of one node are all", "        return tuple(self._held.values()) if len(self._held) == len(self._nodes) else None", "        return tuple(self._held.values())"),
+        ("answers to the hold of before count", "    def begin_hold(self) -> None:\n        self._held.clear()", "    def begin_hold(self) -> None:"),
+        ("the lowest step is common", "        return max((position.max_step for position in self._held.values()), default=None)", "        return min((position.max_step for position in self._held.values()), default=None)"),
+        ("a refusal is told by every rank", "        if said in self._refusals or len", "        if len"),
+        ("the size of the checkpoint grows with every report", "            self._save_bytes -= before.save_bytes\n", ""),
+        ("who is late is not named", "            case Phase.QUIESCING if state.stop is not None:\n                waiting = state.stop.waiting", "            case Phase.QUIESCING if state.stop is not None:\n                waiting = frozenset()"),
+    )),
+    *faults_of("runtime/coordinator/coordinator.py", COORDINATOR, (
+        ("a lost node goes unnoticed", "        self._decisions.submit(i.ReportRanksLost(missing=missing, node_lost=True, reason=reason))\n", ""),
+        ("who gave a notice hears nothing", "        self._nodes.tell(answer, (node,))\n\n    async def _interpreted", "        pass\n\n    async def _interpreted"),
+    )),
+    *faults_of("runtime/agent/limits.py", AGENT, (
+        ("the latest limit counts", "    return min((limit for limit in limits if limit is not None), default=None)", "    return max((limit for limit in limits if limit is not None), default=None)"),
+        ("the node's own limit does not count", "_earliest(self._own, self._backstop, self._ordered)", "_earliest(self._backstop, self._ordered)"),
+        ("the order to leave has no limit", "_earliest(self._own, self._backstop, self._ordered)", "_earliest(self._own, self._backstop)"),
+        ("a limit that moved is kept as it was", "        self.close()\n        loop", "        loop"),
+    )),
+    *faults_of("runtime/agent/notices.py", AGENT, (
+        ("what is heard before the coordinator is there is lost", "            self._queued.append(message)\n            return", "            return"),
+        ("a node waits for a coordinator that says nothing", "        self._limits[ask] = max(\n            plan", "        max(\n            plan"),
+        ("a notice that was answered still ends the job here", "        self._limits.pop(message.ask, None)\n", ""),
+        ("a notice that is given again is the one taken back", "            known += 1\n", ""),
+        ("a withdrawal takes back a revision that never was", "        revision = self._revisions.setdefault(identity, 1)", "        revision = self._revisions.setdefault(identity, 1) - 1"),
+        ("a SOFT notice ends the job by itself", "        if notice.revocable or notice.advisory:\n            return\n", ""),
+        ("an instant of a clock that is off is passed on", "            deadline_unix_ms=deadline - ahead_ms,\n", "            deadline_unix_ms=deadline,\n"),
+        ("an instant is changed by a clock that is right", "        if abs(ahead_ms) <= self._allowed_off_ms:\n            return notice", "        pass"),
+        ("a rejected notice is not said", "            self._warn(f\"a {what} was rejected: {message.error}\")", "            pass"),
+        ("a clock that is off is told again and again", "        if bool(problem) == self._clock_is_off:\n            return", "        pass"),
+    )),
+)  # fmt: skip
