@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from fault import faults_of
 
-SAVING = (
-    "tests/unit/test_checkpoint_planner.py",
-    "tests/unit/test_checkpoint_early_staging.py",
-    "tests/unit/test_checkpoint_memory.py",
-    "tests/unit/test_checkpoint_saving.py",
-    "tests/unit/test_durability.py",
-)
-RESTORING = (
-    "tests/unit/test_checkpoint_restoring.py",
-    "tests/unit/test_checkpoint_progress.py",
-    "tests/unit/test_reshard_parts.py",
-    "tests/unit/test_drill.py",
-    "tests/unit/test_checkpoint_saving.py",
-)
 OWN = (
     "tests/unit/test_checkpoint_own.py",
     "tests/unit/test_checkpoint_progress.py",
     "tests/unit/test_durability.py",
 )
-BOTH = tuple(dict.fromkeys((*OWN, *RESTORING)))
 
 FAULTS = (
     *faults_of("checkpoint/own.py", OWN, (
-        ("a rank saves past the ordered step", "        if order.step != last_step:\n            reason", "        if order.step > last_step:\n            reason"),
-        ("a rank behind the ordered step saves it", "        if order.step != last_step:\n            reason", "        if order.step < last_step:\n            reason"),
         ("a save that is stuck is forgotten", "        if self._commit is not None:\n            reason", "        if False:\n            reason"),
         ("own files are durable before they were synced", "            entries = work(self._proceed)\n            self._proceed()", "            self._port.report_durable(self._generation, [], 0, saver=self._saver)\n            entries = work(self._proceed)\n            self._proceed()"),
         ("a save that was given up is reported durable", "            entries = work(self._proceed)\n            self._proceed()\n", "            entries = work(self._proceed)\n"),
@@ -40,6 +23,10 @@ FAULTS = (
         ("own directories are read by another number of ranks", "        if check_job(self._port, target) and not self._shared:", "        if check_job(self._port, target) and False:"),
         ("a load that fails is damage", "        except Exception as error:  # whatever the job's function may raise\n            raise RestoreRefusedError(", "        except AssertionError as error:\n            raise RestoreRefusedError("),
         ("an own save is a step late", "(step + 1) % every == 0", "step % every == 0"),
+    )),
+    *faults_of("checkpoint/progress.py", OWN, (
+        ("a rank saves past the ordered step", "        if step == self.last_step:", "        if step <= self.last_step:"),
+        ("a rank behind the ordered step saves it", "        if step == self.last_step:", "        if step >= self.last_step:"),
     )),
     *faults_of("checkpoint/own_files.py", OWN, (
         ("own files are not synced", "            os.fsync(fd)  # whoever wrote the bytes: fsync is of the file, not of the descriptor\n", "            pass\n"),

@@ -9,17 +9,6 @@ JOURNAL = (
     "tests/unit/test_durability.py",
     "tests/properties/test_journal.py",
 )
-SHIPPER = (
-    "tests/contracts/test_shipper.py",
-    "tests/contracts/test_event_log.py",
-    "tests/simulation/test_world.py",
-)
-STREAM = (
-    "tests/unit/test_link.py",
-    "tests/contracts/test_event_log.py",
-    "tests/contracts/test_jetstream.py",
-    "tests/contracts/test_shipper.py",
-)
 
 FAULTS = (
     *faults_of("log/journal.py", JOURNAL, (

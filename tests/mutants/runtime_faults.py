@@ -29,6 +29,7 @@ AGENT = (
     *WORLD,
 )
 RANK = (
+    "tests/unit/test_rank_orders.py",
     "tests/unit/test_runtime_rank.py",
     "tests/unit/test_step_times.py",
     "tests/unit/test_runtime_ipc.py",
@@ -58,7 +59,6 @@ FAULTS = (
         ("a record does not say of which store it is", "record, store_id=self._log.store_id, log", "record, log"),
         ("ranks that start again get another attempt's commit", "        if newest is None or newest.epoch != self._epoch:\n            return None\n        self._floor", "        if newest is None:\n            return None\n        self._floor"),
         ("who fell back may not save what is behind it", "        self._floor = step\n", "        pass\n"),
-        ("records that are kept again are an error", "        with contextlib.suppress(SlotTakenError):  # its answer was lost before\n", "        if True:\n"),
     )),
     *faults_of("runtime/coordinator/requeue.py", PUBLISHER, (
         ("a record has the shape of the job that runs", "        return restored.saved_world_size, restored.saved_layout", "        return attempt.world_size, settings.layout"),
@@ -82,6 +82,10 @@ FAULTS = (
         ("the size of the checkpoint grows with every report", "            self._save_bytes -= before.save_bytes\n", ""),
         ("who is late is not named", "            case Phase.QUIESCING if state.stop is not None:\n                waiting = state.stop.waiting", "            case Phase.QUIESCING if state.stop is not None:\n                waiting = frozenset()"),
     )),
+    *faults_of("runtime/coordinator/actions.py", COORDINATOR, (
+        ("a job is ended at the deadline of a drain that was called off", "        elif state.phase is Phase.CANCELLED:\n            backstop = n.SetBackstop(kill_by_unix_ms=None, exit_by_unix_ms=None)\n        else:", "        else:"),
+        ("agents do not hear of the deadline", "        if backstop != self._backstop:\n            self._backstop = backstop\n            self._nodes.tell(backstop)", "        pass"),
+    )),
     *faults_of("runtime/coordinator/coordinator.py", COORDINATOR, (
         ("a lost node goes unnoticed", "        self._decisions.submit(i.ReportRanksLost(missing=missing, node_lost=True, reason=reason))\n", ""),
         ("who gave a notice hears nothing", "        self._nodes.tell(answer, (node,))\n\n    async def _interpreted", "        pass\n\n    async def _interpreted"),
@@ -103,5 +107,29 @@ FAULTS = (
         ("an instant is changed by a clock that is right", "        if abs(ahead_ms) <= self._allowed_off_ms:\n            return notice", "        pass"),
         ("a rejected notice is not said", "            self._warn(f\"a {what} was rejected: {message.error}\")", "            pass"),
         ("a clock that is off is told again and again", "        if bool(problem) == self._clock_is_off:\n            return", "        pass"),
+    )),
+    *faults_of("runtime/rank/orders.py", RANK, (
+        ("a rank stops a step early", "        if step < self._stop_step:\n            return PASS", "        if step < self._stop_step - 1:\n            return PASS"),
+        ("a rank that is held trains on", "        if self._stop_step is None:\n            return None", "        if self._stop_step is None:\n            return PASS"),
+        ("a second hold begins anew", "            case m.Hold() if not self._held:", "            case m.Hold():"),
+        ("a rank leaves before its step", "LEAVE if self._leave_step is None or step >= self._leave_step else PASS", "LEAVE"),
+        ("a rank that is released stays held", "            case m.Resume():\n                self._held = False", "            case m.Resume():"),
+        ("a rank quiesces again and again", "            self._quiesced = True\n", ""),
+        ("a rank saves before it has quiesced", "        if not self._quiesced:\n            self._quiesced = True\n            return QUIESCE\n        return SAVE if self._saves else None", "        if self._saves:\n            return SAVE\n        if not self._quiesced:\n            self._quiesced = True\n            return QUIESCE\n        return None"),
+    )),
+    *faults_of("runtime/rank/session.py", RANK, (
+        ("a rank looks at its orders before it counts its step", "        self.last_step = step\n        if self._attention:\n            return self._at_boundary(step)\n        return False", "        if self._attention:\n            return self._at_boundary(step)\n        self.last_step = step\n        return False"),
+        ("a rank tells its step before the flag is up", "        if not isinstance(order, m.Ask):\n            self._orders.accept(order, self._raise_flag)\n        if isinstance(order, m.Hold | m.Ask):\n            self._send(self._position(order.number))", "        if isinstance(order, m.Hold | m.Ask):\n            self._send(self._position(order.number))\n        if not isinstance(order, m.Ask):\n            self._orders.accept(order, self._raise_flag)"),
+        ("a save that was given up before it began is made", "        if order.generation_id in self._aborted:\n            return\n", ""),
+    )),
+    *faults_of("runtime/rank/progress.py", RANK, (
+        ("a save counts as a step's time", "            self._paused_ms += monotonic_ms() - began_ms", "            pass"),
+        ("the shortest of recent steps counts", "        return max(self._recent_ms, default=0)", "        return min(self._recent_ms, default=0)"),
+        ("what was expected is not believed", "            expected_ms = max(expected_ms or 0, round(expected_s * 1_000))", "            pass"),
+    )),
+    *faults_of("runtime/processes/job_code.py", PROCESSES, (
+        ("the last rank that failed tells why", "        if exit_code:\n            self._failures.append", "        if exit_code:\n            self._failures.clear()\n            self._failures.append"),
+        ("failures of before a restart count", "            self._failures.clear()  # the launcher started the ranks again: a new chance\n", ""),
+        ("ranks that ended are alive", "        self._live.discard(rank)\n", ""),
     )),
 )  # fmt: skip

@@ -231,6 +231,36 @@ def test_a_save_that_raises_is_reported_and_the_rank_stays_until_it_may_leave(
     assert done == [stop_step]
 
 
+@pytest.mark.parametrize("given_up", [True, False])
+def test_a_save_without_a_handler_is_told_unless_it_was_given_up(
+    agent: FakeAgent, given_up: bool
+) -> None:
+    session, done = agent.session, list[int]()
+    with training(until_left(session, done)):
+        agent.hear(HealthyStepReached)
+        agent.order(m.Hold())
+        stop_step = agent.hear(m.Position).step + 1
+        agent.order(m.Release(stop_step=stop_step))
+        agent.hear(m.Quiesced)
+        if given_up:
+            agent.order(m.Abort(generation_id="g"))
+        for name in ("g", "h"):
+            order = SaveOrder(generation_id=name, step=stop_step, durable_by_unix_ms=1)
+            agent.order(m.Save(order=order))
+        failed = [agent.hear(m.SaveFailed).generation_id for _ in range(1 if given_up else 2)]
+        agent.order(m.Leave(at_step=None))
+    assert failed == (["h"] if given_up else ["g", "h"])
+    assert done == [stop_step]
+
+
+def test_the_last_step_is_saved_before_the_session_reports_no_more(agent: FakeAgent) -> None:
+    session = agent.session
+    session.on_close(lambda: session.report_save_began("g", 7))
+    session.close()
+    assert isinstance(agent.hear(m.Message), m.SaveBegan)
+    agent.hear(m.Detach)
+
+
 def test_a_session_is_not_closed_before_the_save_in_flight_is_finished(agent: FakeAgent) -> None:
     session = agent.session
     session.on_quiesced(lambda: session.report_durable("g", [], 7))
