@@ -46,7 +46,7 @@ spec: $(DEV_READY) java  ## check the models in specs/ exhaustively, then every 
 	$(BIN)/python specs/generate.py --check
 	$(BIN)/python specs/check.py
 
-spec-large: $(DEV_READY) java  ## the models with larger bounds (an hour or more)
+spec-large: $(DEV_READY) java  ## the models with larger bounds (about a quarter of an hour on two cores)
 	$(BIN)/python specs/check.py --large
 
 generate: $(DEV_READY)  ## write the schemas and diagrams in specs/ anew, from the code

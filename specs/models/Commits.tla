@@ -316,6 +316,7 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 Symmetric == Permutations(Attempts) \cup Permutations(Ranks)
+OneUnderWay == Cardinality(flight) <= 1               \* a bound, for more attempts
 
 -----------------------------------------------------------------------------
 (* I7: behind the claim of an epoch no older epoch has a commit. *)
