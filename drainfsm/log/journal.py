@@ -94,6 +94,9 @@ class JournalReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file_id: tuple[int, int] | None = None
+        self._size = -1
+        """When it was last read: one that has not grown since is not opened."""
+
         self._offset = 0
         self._count = 0
 
@@ -104,6 +107,9 @@ class JournalReader:
         Raises:
             JournalCorruptError, RecordUnreadableError, FileNotFoundError: as ``read_journal``.
         """
+        found = self.path.stat()
+        if self._file_id == (found.st_dev, found.st_ino) and self._size == found.st_size:
+            return []
         with self.path.open("rb") as file:
             found = os.fstat(file.fileno())
             file_id = (found.st_dev, found.st_ino)
@@ -112,6 +118,7 @@ class JournalReader:
             self._file_id = file_id
             file.seek(self._offset)
             data = file.read()
+        self._size = self._offset + len(data)
         with _naming(self.path):
             return self._parse(data)
 
@@ -129,6 +136,7 @@ class JournalReader:
                 self._offset = begin + end
                 self._count += len(records)
         except (JournalCorruptError, RecordUnreadableError):
+            self._size = -1
             if not found:
                 raise  # else the next call comes upon it, after what stands before it
         return found

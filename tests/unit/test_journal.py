@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -365,6 +366,24 @@ def test_a_reader_reads_on_from_where_it_stopped(path: Path) -> None:
     journal.append(*TEN[4:])
     assert reader.read_on() == TEN[4:]
     journal.close()
+
+
+def test_a_reader_does_not_open_what_has_not_grown(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(path, TEN[:3])
+    reader, real_open, opened_count = JournalReader(path), Path.open, 0
+
+    def counted(self: Path, *given: Any, **named: Any) -> Any:
+        nonlocal opened_count
+        opened_count += 1
+        return real_open(self, *given, **named)
+
+    monkeypatch.setattr(Path, "open", counted)
+    assert [reader.read_on() for _ in range(3)] == [TEN[:3], [], []]
+    assert opened_count == 1
+    written(path, TEN[3:])
+    assert reader.read_on() == TEN[3:]
 
 
 def test_a_reader_gives_what_stands_before_damage_and_then_says_so(path: Path) -> None:

@@ -125,6 +125,16 @@ def test_the_counters_are_what_the_report_says(path: Path) -> None:
     assert measures.restore_refused_count == totals.restore_refused_count
 
 
+def test_a_loss_that_two_attempts_write_down_counts_once() -> None:
+    measures = Measures()
+    for epoch in (1, 2):
+        lost = e.AttemptLost(epoch=1, reason="a node was lost")
+        measures.read(
+            Record(id=f"{epoch}", job_id="j", epoch=epoch, follows=0, at_unix_ms=0, events=(lost,))
+        )
+    assert measures.ended == {"lost": 1}
+
+
 def test_words_of_sources_share_a_label() -> None:
     scenario = Scenario()
     given = scenario.notice(in_ms=60_000)
