@@ -48,8 +48,8 @@ async def connect(
     lost connection, a denied permission.
 
     Raises:
-        BrokerError: no server answers in time, or it refuses the credentials.
-        ConfigError: a file of the server's options will not do.
+        BrokerError: no server answers in time, it refuses the credentials, or a file of them will
+            not do.
     """
     link = Link(server, on_error=on_error)
     await link.open(timeout_s=timeout_s)

@@ -79,10 +79,15 @@ class Link:
         """Connect.
 
         Raises:
-            BrokerError: no server answers in time, or it refuses the credentials.
-            ConfigError: a file of the server's options will not do.
+            BrokerError: no server answers in time, it refuses the credentials, or a file of them
+                will not do, now: it may be there again soon.
         """
-        self.server.check()
+        try:
+            self.server.check()
+            shown = _shown(self.server)
+            tls = self.server.tls() if self.server.private else None
+        except ConfigError as error:
+            raise BrokerError(f"cannot use {public(self.server)}: {error}") from error
         self._opening = True
         connecting = asyncio.create_task(
             self.client.connect(
@@ -91,14 +96,14 @@ class Link:
                 disconnected_cb=self._disconnected,
                 reconnected_cb=self._reconnected,
                 name="drainfsm",
-                tls=self.server.tls() if self.server.private else None,
+                tls=tls,
                 inbox_prefix=self.server.inbox_prefix or INBOX,
                 connect_timeout=max(1, int(timeout_s)),
                 reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # a float is fine
                 max_reconnect_attempts=-1,
                 ping_interval=PING_S,
                 max_outstanding_pings=PINGS_OUTSTANDING_MAX,
-                **_shown(self.server),
+                **shown,
             )
         )
         try:

@@ -1,0 +1,56 @@
+"""The agent's socket answers processes of its own user and of root, whatever else can reach it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from drainfsm.runtime.agent import rank_server
+from drainfsm.runtime.agent.rank_server import RankServer
+from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.wire.frames import encode_frame
+
+ASKED = m.TakeBack(source="operator", native_id="1", reason="")
+
+
+async def answered(path: Path) -> bool:
+    """Whether a caller gets an answer."""
+    none = cast(Any, None)
+
+    async def answer(_: m.FromCaller) -> m.NotifyAnswer:
+        return m.NotifyAnswer()
+
+    server = RankServer(none, start=none, call=answer, ends=none, warn=print)
+    await server.listen(path)
+    try:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(encode_frame(ASKED))
+        data = await reader.read()
+        writer.close()
+        return bool(data)
+    except ConnectionError:
+        return False
+    finally:
+        await server.close()
+
+
+@pytest.mark.parametrize(
+    ("uid", "let_in"), [(os.getuid(), True), (0, True), (os.getuid() + 1, False)]
+)
+def test_the_kernel_is_asked_whose_process_connects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, let_in: bool
+) -> None:
+    asked = rank_server._peer
+
+    def peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
+        assert asked(writer) == (os.getpid(), os.getuid())
+        return os.getpid(), uid
+
+    monkeypatch.setattr(rank_server, "_peer", peer)
+    assert asyncio.run(answered(tmp_path / "agent.sock")) is let_in
