@@ -119,6 +119,8 @@ class Checkpoint:
         step = self._progress.to_save_at_the_end()
         if step is not None:
             self._start(step, asynchronous=False)
+        if self._progress.left:
+            self._parts.let_go_of_workers()
 
     def _periodic(self, step: int) -> None:
         self._agree(step)

@@ -52,6 +52,13 @@ class Parts:
                 check_object(name, part)
                 self.objects[name] = part
 
+    def let_go_of_workers(self) -> None:
+        """Data loaders end their workers now, as far as nobody else iterates. At the exit of the
+        interpreter, which ends them by a signal, torch would call them killed."""
+        for part in self.objects.values():
+            if getattr(part, "_iterator", None) is not None:
+                part._iterator = None
+
     def capture(self, *, rank: int, step: int) -> dict[str, Any]:
         """Flat: references to tensors as they are now, and everything else serialised."""
         captured: dict[str, Any] = {}

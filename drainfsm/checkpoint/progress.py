@@ -68,6 +68,11 @@ class Progress:
         """The loop was told to end: nothing more is saved than was ordered."""
         self._left = True
 
+    @property
+    def left(self) -> bool:
+        """The loop was told to end."""
+        return self._left
+
     def to_save_at_the_end(self) -> int | None:
         """The last step, if the loop ended by itself and it is not saved; None: there is none, or
         the job ends by an error, or final saves are off (which is logged)."""

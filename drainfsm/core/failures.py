@@ -9,6 +9,9 @@ FALLOUT_MS = 500
 """A rank that lost its peer usually ends within this time, and with 1, Python's code for an
 exception. So a 1 is not taken for the cause where another code was seen this soon after it."""
 
+FALLOUT_CODES = (1, 143)
+"""143: of SIGTERM, by which a launcher ends those that are left."""
+
 
 class Failure(NamedTuple):
     at_unix_ms: int
@@ -21,4 +24,4 @@ def cause_of(failures: Iterable[Failure]) -> Failure | None:
     if not ordered:
         return None
     close = [one for one in ordered if one.at_unix_ms <= ordered[0].at_unix_ms + FALLOUT_MS]
-    return next((one for one in close if one.exit_code != 1), ordered[0])
+    return next((one for one in close if one.exit_code not in FALLOUT_CODES), ordered[0])

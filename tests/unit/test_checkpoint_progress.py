@@ -162,3 +162,30 @@ def test_who_wants_no_final_save_is_told_what_that_means(
     port.close()
     assert saved_steps(port) == []
     assert "the last step, 10, is not saved" in caplog.text
+
+
+class Loader:
+    """As torchdata's: it keeps the iterator that its workers belong to."""
+
+    def __init__(self) -> None:
+        self._iterator: object | None = object()
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        pass
+
+
+def test_data_loaders_end_their_workers_when_the_job_was_told_to_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the exit of the interpreter, where torch takes them for killed."""
+    for told in (False, True):
+        port = RecordedPort(tmp_path, store_url=new_store(tmp_path / str(told)).url)
+        loader = Loader()
+        loop = Checkpoint(port, model=nn.Linear(2, 2), loader=loader)
+        monkeypatch.setattr(port, "step_done", lambda step, told=told: told)
+        assert loop.step_done(0) is told
+        port.close()
+        assert (loader._iterator is None) is told

@@ -273,6 +273,8 @@ def test_one_is_the_code_of_those_who_were_left_alone_and_not_the_cause() -> Non
     assert cause == Failure(1_003, 85)
     assert cause_of([Failure(1_000, 1), Failure(9_000, 137)]) == Failure(1_000, 1)
     assert cause_of([Failure(1_001, 3), Failure(1_000, 1), Failure(1_002, 4)]) == (1_001, 3)
+    assert cause_of([Failure(1_000, 1), Failure(1_100, 143)]) == Failure(1_000, 1), "torchrun's"
+    assert cause_of([Failure(1_000, 143), Failure(1_100, 1)]) == Failure(1_000, 143)
     assert cause_of([]) is None
 
 
