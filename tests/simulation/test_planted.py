@@ -57,7 +57,7 @@ def restores_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Limits, "set_backstop", lambda *given: None)
+    monkeypatch.setattr(Limits, "set_backstop", lambda *given, **named: None)
 
 
 def waits_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:

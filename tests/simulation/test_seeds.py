@@ -14,7 +14,7 @@ from drainfsm_kit.simulator.seeds import PHASES
 from drainfsm_kit.simulator.simulation import Result, simulate_seed
 from drainfsm_kit.simulator.tally import Tally
 
-SEEDS = range(1, 401)
+SEEDS = range(1, 601)
 """``make simulate`` runs more of them."""
 
 UNIQUE = re.compile(rb"[0-9a-f]{32,64}")
