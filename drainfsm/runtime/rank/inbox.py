@@ -50,18 +50,25 @@ class Inbox:
         limit = struct.pack("@ll", 0, SAMPLE_MS * 1_000)
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         frames: FrameBuffer[m.ToRank] = FrameBuffer(Codec(m.ToRank))
-        with self._connection:
-            while True:
-                try:
-                    data = self._connection.recv(READ_BYTES)
-                    for order in frames.feed(data):
-                        self._reactions.on_order(order)
-                except BlockingIOError:
-                    self._reactions.sample()
-                    continue
-                except (OSError, ProtocolError):
-                    data = b""
-                if not data:
-                    break
+        try:
+            self._receive(frames)
+        finally:
+            with contextlib.suppress(OSError):  # the script may have closed all that was open
+                self._connection.close()
         if not self._stopped:
             self._reactions.on_agent_gone()
+
+    def _receive(self, frames: FrameBuffer[m.ToRank]) -> None:
+        """Until the connection ends."""
+        while True:
+            try:
+                data = self._connection.recv(READ_BYTES)
+                for order in frames.feed(data):
+                    self._reactions.on_order(order)
+            except BlockingIOError:
+                self._reactions.sample()
+                continue
+            except (OSError, ProtocolError):
+                return
+            if not data:
+                return

@@ -6,6 +6,7 @@ that reads it. The main thread obeys what the thread reads at its next step boun
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -243,7 +244,8 @@ class RankSession(Reports):
         connection, self._connection = self._connection, None
         self._attention = False
         if connection is not None:
-            connection.close()
+            with contextlib.suppress(OSError):  # the script may have closed it
+                connection.close()
 
 
 LOST_AGENT_EXIT_CODE = 75
