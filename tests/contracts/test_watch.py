@@ -62,6 +62,7 @@ def test_it_goes_on_past_garbage_and_over_a_restart(
             assert reader.projection.unreadable_count == 1
         finally:
             running.cancel()
+            await asyncio.wait([running])  # it closes its connection
             again.kill()
 
     asyncio.run(run())
