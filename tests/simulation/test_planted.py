@@ -28,7 +28,7 @@ from drainfsm_kit.simulator.seeds import plan_of
 from drainfsm_kit.simulator.shrink import rule_of, shrink
 from drainfsm_kit.simulator.simulation import simulate
 
-SEEDS_MAX = 600
+SEEDS_MAX = 1_000
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 

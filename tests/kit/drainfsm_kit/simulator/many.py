@@ -52,6 +52,10 @@ def run_many(first: int, count: int, *, jobs: int | None = None) -> Iterator[Out
         range(at, min(at + CHUNK, first + count)) for at in range(first, first + count, CHUNK)
     ]
     workers = min(len(chunks), jobs or os.cpu_count() or 1)
+    if workers <= 1:
+        for number, chunk in enumerate(chunks):
+            yield run_watched(chunk) if number < WATCHED_CHUNKS else run_seeds(chunk)
+        return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         watched = [pool.submit(run_watched, chunk) for chunk in chunks[:WATCHED_CHUNKS]]
