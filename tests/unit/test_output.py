@@ -55,8 +55,8 @@ def test_what_nobody_reads_is_dropped_and_counted() -> None:
     lines = told.decode().splitlines()
     numbers = [int(line) for line in lines if line.isdecimal()]
     assert numbers == list(range(len(numbers)))
-    (missed,) = [line for line in lines if "were not printed" in line]
-    assert 0 < int(missed.split()[1]) <= 3 * LINES_MAX - LINES_MAX
+    missed = [int(line.split()[1]) for line in lines if "were not printed" in line]
+    assert 0 < sum(missed) <= 3 * LINES_MAX - LINES_MAX
     os.close(ours)
     os.close(theirs)
 
