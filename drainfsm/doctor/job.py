@@ -10,8 +10,10 @@ from pathlib import Path, PurePath
 
 from drainfsm.core.text import span
 from drainfsm.doctor.findings import Finding, Patient, error, note, right, warning
+from drainfsm.runtime.processes.job import TORCHRUN
 from drainfsm.runtime.processes.launchers import is_launcher
 
+HANDLED = "--signals-to-handle"
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 REACH_S = 3.0
@@ -61,8 +63,28 @@ def check_command(patient: Patient) -> Iterator[Finding]:
             why="a signal to the process group ends it, and torchrun with it, before the save",
             fix="trap '' TERM HUP USR1 USR2, or `exec` the last command of the script",
         )
+    elif is_launcher(command) and (handled := _handled_by_torchrun(command)):
+        yield warning(
+            "command",
+            f"torchrun acts on {handled} itself",
+            why="after one of them it kills its workers within 30 s, whatever the window is",
+            fix="leave out --signals-to-handle: `drainfsm run` sets it",
+        )
     else:
         yield right("command", program)
+
+
+def _handled_by_torchrun(command: tuple[str, ...]) -> str:
+    """The signals that its command line names, which overrides what the agent sets; empty: none."""
+    for index, word in enumerate(command):
+        flag, equals, value = word.replace("_", "-").partition("=")
+        if flag.endswith(".py"):  # what follows is the script's
+            return ""
+        if flag == HANDLED:
+            named = value if equals else "".join(command[index + 1 : index + 2])
+            own = TORCHRUN["PET_SIGNALS_TO_HANDLE"]
+            return ", ".join(one for one in named.split(",") if one not in ("", own))
+    return ""
 
 
 def _execs(command: tuple[str, ...]) -> bool:

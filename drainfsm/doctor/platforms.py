@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
+import sys
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -17,7 +17,9 @@ from drainfsm_adapters.auto import PROBES, Asking, detect
 from drainfsm_adapters.imds_token import TokenSession
 from drainfsm_adapters.metadata import MetadataClient, NoAnswerError, endpoint_of
 from drainfsm_adapters.slurm_commands import Scontrol, SlurmFailedError
+from drainfsm_adapters.slurm_evidence import killed_by_unix_ms
 from drainfsm_adapters.slurm_options import run_of, slurm_options
+from drainfsm_adapters.slurm_records import SlurmLimits
 
 TIMEOUT_S = 4.0
 HOPS = "HttpPutResponseHopLimit"
@@ -181,25 +183,44 @@ async def _check_slurm(patient: Patient) -> list[Finding]:
                 fix="#SBATCH --requeue, or `resubmit` in [adapters.slurm]",
             )
         )
-    needed_s = math.ceil(patient.needed_ms / 1_000)
-    if "OFF" not in limits.preempt_mode.upper() and limits.preempt_mode:
-        found += _short("GraceTime", limits.grace_s, needed_s, f"PartitionName={partition} …")
-    if options.warning_s < needed_s:
-        found += _short("--signal", round(options.warning_s), needed_s, "#SBATCH --signal=B:USR1@")
+    found += check_limits(limits, warning_s=options.warning_s, needed_ms=patient.needed_ms)
     return found
 
 
-def _short(name: str, given_s: int | None, needed_s: int, where: str) -> list[Finding]:
-    if not needed_s or (given_s is not None and given_s > needed_s):
-        return []
-    return [
-        error(
+def check_limits(limits: SlurmLimits, *, warning_s: float, needed_ms: int) -> Iterator[Finding]:
+    """What a preemption, the time limit, and an end that nothing announces leave for a save."""
+    if not needed_ms:
+        return
+    enough_s, unsaved = needed_ms // 1_000 + 1, f", and a save needs {span(needed_ms)}"
+    wait_ms = None  # from SIGTERM to SIGKILL; None: not known
+    if limits.kill_wait_s is not None:
+        wait_ms = killed_by_unix_ms(signalled_unix_ms=0, limits=limits, grace_ms=sys.maxsize)
+    if limits.preempt_mode.upper() not in ("", "OFF"):
+        preempted_ms = limits.grace_s * 1_000 if limits.grace_s else wait_ms or 0
+        if preempted_ms <= needed_ms:
+            yield error(
+                "slurm window",
+                f"GraceTime is {limits.grace_s or 0} s: a preemption leaves {span(preempted_ms)}"
+                + unsaved,
+                why="the job would be killed before its save is committed",
+                fix=f"scontrol update PartitionName=… GraceTime={enough_s}",
+            )
+    if warning_s * 1_000 <= needed_ms:
+        yield error(
             "slurm window",
-            f"{name} is {given_s or 0} s, and a save needs {needed_s} s",
+            f"--signal comes {warning_s:g} s before the time limit{unsaved}",
             why="the job would be killed before its save is committed",
-            fix=f"{where}{needed_s + 1}" if name == "--signal" else f"GraceTime={needed_s + 1}",
+            fix=f"#SBATCH --signal=B:USR1@{enough_s}, and warning_s in [adapters.slurm]",
         )
-    ]
+    if wait_ms is not None and wait_ms <= needed_ms:
+        yield warning(
+            "slurm KillWait",
+            f"KillWait is {limits.kill_wait_s} s: scancel and scontrol requeue leave "
+            f"{span(wait_ms)}{unsaved}",
+            why="they give no other warning; the job would restart from its last checkpoint",
+            fix=f"drainfsm notify --in {enough_s} … before them; for all jobs, KillWait="
+            f"{enough_s + 1} in slurm.conf",
+        )
 
 
 # --- Kubernetes ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from drainfsm.doctor.broker import check_broker
 from drainfsm.doctor.findings import Finding, Patient, Severity
 from drainfsm.doctor.host import check_host
 from drainfsm.doctor.job import check_command, check_nodes, check_window
-from drainfsm.doctor.platforms import check_sources
+from drainfsm.doctor.platforms import check_limits, check_sources
 from drainfsm.doctor.storage import check_store, mount_of
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.jetstream import STREAM, connect
@@ -27,6 +27,7 @@ from drainfsm.runtime.clock import Clock
 from drainfsm.store.commits import CommitLog
 from drainfsm.testing.metadata import AwsMetadataServer
 from drainfsm.testing.stores import MemoryStore, new_store
+from drainfsm_adapters.slurm_records import SlurmLimits
 from drainfsm_kit.kube.levels import level
 
 Found = dict[str, Severity]
@@ -116,6 +117,28 @@ def test_a_shell_between_the_agent_and_the_ranks(tmp_path: Path) -> None:
         script.write_text(text)
         assert not bad(check_command(patient(tmp_path, command=("bash", str(script)))))
     assert not bad(check_command(patient(tmp_path, command=("bash", "-c", "exec python x.py"))))
+
+
+def test_a_torchrun_that_is_told_to_act_on_signals_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "torchrun"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def found(*words: str) -> list[Finding]:
+        return bad(check_command(patient(tmp_path, command=("torchrun", *words))))
+
+    for words in (
+        ("--signals-to-handle", "SIGTERM,SIGHUP", "train.py"),
+        ("--nnodes", "2", "--signals_to_handle=SIGTERM", "train.py"),
+    ):
+        one = the_only(found(*words))
+        assert (one.check, one.severity) == ("command", Severity.WARNING)
+        assert one.seen == "torchrun acts on SIGTERM itself"
+    assert not found("train.py", "--signals-to-handle", "SIGTERM")
+    assert not found("--signals-to-handle", "SIGHUP", "train.py")
 
 
 def test_no_token_for_several_nodes(tmp_path: Path, closed_port: int) -> None:
@@ -309,6 +332,38 @@ def test_slurm_outside_of_a_job_and_without_its_commands(
     assert "no SLURM_JOB_ID" in the_only(sources(slurm)).seen
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     assert "cannot run /no/such/scontrol" in the_only(sources(slurm)).seen
+
+
+def limits(*, kill_wait_s: int | None, grace_s: int = 0, mode: str = "REQUEUE") -> SlurmLimits:
+    return SlurmLimits(kill_wait_s=kill_wait_s, grace_s=grace_s, preempt_mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("given", "warning_s", "checks"),
+    [
+        (limits(kill_wait_s=30, grace_s=21), 21, []),
+        (limits(kill_wait_s=30, mode="OFF"), 21, []),
+        (limits(kill_wait_s=30, mode="OFF"), 20, ["slurm window"]),
+        (limits(kill_wait_s=20, grace_s=21), 21, ["slurm KillWait"]),
+        (limits(kill_wait_s=30, grace_s=20), 21, ["slurm window"]),
+        (limits(kill_wait_s=30), 21, []),
+        (limits(kill_wait_s=20), 21, ["slurm window", "slurm KillWait"]),
+        (limits(kill_wait_s=None), 21, ["slurm window"]),
+        (limits(kill_wait_s=None, grace_s=21), 21, []),
+    ],
+)
+def test_what_slurm_leaves_for_a_save(
+    given: SlurmLimits, warning_s: float, checks: list[str]
+) -> None:
+    """Without GraceTime, a preemption leaves KillWait."""
+    found = bad(check_limits(given, warning_s=warning_s, needed_ms=20_000))
+    assert [one.check for one in found] == checks
+    for one in found:
+        window = one.check == "slurm window"
+        assert one.severity == (Severity.ERROR if window else Severity.WARNING)
+        assert "a save needs 20.0 s" in one.seen
+        assert "21" in one.fix
+    assert not bad(check_limits(given, warning_s=warning_s, needed_ms=0))
 
 
 def test_kubernetes_without_a_way_in(tmp_path: Path) -> None:
