@@ -187,9 +187,9 @@ def _interval(
 
 
 def _mtbf_ms(history: History) -> int | None:
-    from drainfsm.views.report import report
+    from drainfsm.views.report import report_jobs
 
-    attempts = [attempt for job in report(history.logs).jobs for attempt in job.attempts]
+    attempts = [attempt for job in report_jobs(history.logs).jobs for attempt in job.attempts]
     ran_ms = sum(
         one.ended_unix_ms - one.started_unix_ms
         for one in attempts

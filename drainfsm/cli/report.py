@@ -32,7 +32,7 @@ from drainfsm.views.attempts import AttemptReport
 from drainfsm.views.fleet import PHASES, AttemptFilter, Fleet
 from drainfsm.views.history import History
 from drainfsm.views.jobs import jobs_of_file, jobs_of_state_dir, jobs_of_stream
-from drainfsm.views.report import Report, report, with_drills
+from drainfsm.views.report import Report, report_jobs, with_drills
 from drainfsm.views.report_text import fleet_text, report_text
 
 USAGE = """report (--job NAME | --file PATH) [--epoch N] [--nats URL]
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("report: filters, --csv and --html go with --all")
     history = read_history(arguments)
     replays(arguments, history)  # raises where there is no such attempt
-    made = report(history.logs, epoch=arguments.epoch)
+    made = report_jobs(history.logs, epoch=arguments.epoch)
     if arguments.store is not None:
         made = _with_drills(made, arguments)
     if arguments.json:

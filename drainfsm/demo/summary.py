@@ -18,7 +18,7 @@ from drainfsm.drills.criteria import all_complete, cordoned_first, decision_coun
 from drainfsm.store import open_store
 from drainfsm.views.attempts import AttemptReport
 from drainfsm.views.history import by_attempt
-from drainfsm.views.report import report
+from drainfsm.views.report import report_jobs
 
 Histories = dict[int, list[Record]]
 """By epoch, the records that readers do not skip."""
@@ -113,7 +113,7 @@ def summarize(
 def attempts_of(histories: Histories) -> dict[int, AttemptReport]:
     """What ``drainfsm report`` says of each attempt."""
     records = [record for epoch in sorted(histories) for record in histories[epoch]]
-    return {a.epoch: a for job in report(by_attempt(records)).jobs for a in job.attempts}
+    return {a.epoch: a for job in report_jobs(by_attempt(records)).jobs for a in job.attempts}
 
 
 def _losses(path: Path) -> list[dict[str, Any]]:

@@ -62,6 +62,8 @@ class DrainReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt in numbers."""
+
     job_id: str
     epoch: int
     ending: Ending

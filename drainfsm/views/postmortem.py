@@ -17,7 +17,7 @@ from drainfsm.core.rules import broken_rules, recompute
 from drainfsm.core.state import State
 from drainfsm.views.attempts import MILESTONES, AttemptReport, DrainReport
 from drainfsm.views.replay import APPLIED, AttemptLog, AttemptReplay, Line, replay_job
-from drainfsm.views.report import report
+from drainfsm.views.report import report_jobs
 from drainfsm.views.what_if import DECISIONS, Decision, OtherSettings, states_before, under
 
 
@@ -110,7 +110,9 @@ def postmortems(
     logs: Sequence[AttemptLog], *, epoch: int | None = None, what_if: OtherSettings | None = None
 ) -> list[Postmortem]:
     """Every drain of every attempt, or of one, in the order of the log."""
-    reports = {(job.job_id, one.epoch): one for job in report(logs).jobs for one in job.attempts}
+    reports = {
+        (job.job_id, one.epoch): one for job in report_jobs(logs).jobs for one in job.attempts
+    }
     found = []
     for replay in replay_job(logs):
         final = replay.final

@@ -93,6 +93,7 @@ class AttemptProjection:
 
     @property
     def state(self) -> State:
+        """What it runs with, its current drain, and how far that is."""
         return self.fold.state
 
     def read(self, record: Record) -> str:
@@ -131,6 +132,8 @@ class AttemptProjection:
 
 
 class JobProjection:
+    """One job: its newest ``attempts`` by epoch, its last ``events``, and its ``measures``."""
+
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         self.attempts: dict[int, AttemptProjection] = {}
@@ -144,11 +147,12 @@ class JobProjection:
 
     @property
     def newest(self) -> AttemptProjection:
+        """The attempt of the highest epoch."""
         return self.attempts[max(self.attempts)]
 
 
 class Projection:
-    """Every job in the log."""
+    """Every job in the log: ``jobs``, by name, as far as its records have come."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobProjection] = {}
@@ -198,9 +202,11 @@ class Projection:
         return sorted(self.jobs.values(), key=_urgency)
 
     def statuses(self, *, now_unix_ms: int) -> list[Status]:
+        """Every job as it stands now, by urgency."""
         return [self.status(job, now_unix_ms=now_unix_ms) for job in self.by_urgency()]
 
     def status(self, job: JobProjection, *, now_unix_ms: int) -> Status:
+        """One job as it stands now."""
         newest = job.newest
         return status_of(
             newest.state,

@@ -82,6 +82,8 @@ class Final(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptReplay(msgspec.Struct, frozen=True, kw_only=True):
+    """What every event of an attempt did, and how the attempt stands at the end."""
+
     lines: tuple[Line, ...]
     final: Final
     counted: tuple[Record, ...]

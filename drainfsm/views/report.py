@@ -33,13 +33,18 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs by name, each with its attempts in numbers."""
+
     jobs: tuple[JobReport, ...]
     totals: Totals
     """Over all jobs."""
 
 
-def report(logs: Sequence[AttemptLog], *, epoch: int | None = None) -> Report:
-    """``epoch``: only that attempt of each job, with what its neighbours say about it."""
+def report_jobs(logs: Sequence[AttemptLog], *, epoch: int | None = None) -> Report:
+    """What notices, drains, losses and restarts did to the jobs of these logs.
+
+    ``epoch``: only that attempt of each job, with what its neighbours say about it.
+    """
     by_job: dict[str, list[AttemptReplay]] = {}
     for replay in replay_job(logs):
         by_job.setdefault(replay.final.job_id, []).append(replay)

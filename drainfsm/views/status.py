@@ -51,6 +51,8 @@ class NoticeForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's newest attempt, as it stands now."""
+
     job_id: str
     epoch: int
     phase: Phase

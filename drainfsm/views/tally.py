@@ -40,6 +40,8 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempts added up."""
+
     attempt_count: int
     unlogged_count: int
     """Attempts that must have existed, by their numbers, and left no record in this log."""

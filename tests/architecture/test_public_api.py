@@ -38,6 +38,10 @@ PUBLIC = {
         "options_name"
     ),
     "drainfsm.log": "Connection Journal NatsServer Record connect journals read_journal",
+    "drainfsm.views": (
+        "AttemptLog AttemptProjection AttemptReplay AttemptReport JobProjection Line Projection "
+        "Report Status Totals by_attempt replay_job report_jobs"
+    ),
     "drainfsm.testing": (
         "AmbiguousStore MemoryStore PutAnswer RecordingSink Scenario broken_rules check_adapter "
         "context_for watching"

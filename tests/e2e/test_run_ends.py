@@ -10,7 +10,7 @@ from pathlib import Path
 from drainfsm.core import events as e
 from drainfsm.views.attempts import Ending
 from drainfsm.views.history import by_attempt
-from drainfsm.views.report import report
+from drainfsm.views.report import report_jobs
 from drainfsm_kit import plugin
 from drainfsm_kit.running import ROOMY, RunningJob
 
@@ -50,7 +50,7 @@ def test_a_job_that_ends_by_itself_while_a_drain_is_scheduled_has_not_drained(
     assert (tmp_path / "left-0").read_text().split()[0::2] == ["False"], "nothing was left for"
     assert "before the deadline" not in agent.output()
     assert "rank 0 ended with exit code 85" in agent.output()
-    (found,) = report(by_attempt(job.records())).jobs
+    (found,) = report_jobs(by_attempt(job.records())).jobs
     (attempt,) = found.attempts
     assert attempt.ending is Ending.FAILED
     assert [drain.outcome for drain in attempt.drains] == ["ended"]

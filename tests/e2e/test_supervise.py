@@ -27,7 +27,7 @@ from drainfsm.runtime.liveness import sign_of_life
 from drainfsm.runtime.paths import read_run_info
 from drainfsm.views.attempts import Ending
 from drainfsm.views.history import read_journals
-from drainfsm.views.report import report
+from drainfsm.views.report import report_jobs
 from drainfsm_kit.marks import MARK
 from drainfsm_kit.running import DRAINFSM, WAIT_S, RunningJob
 
@@ -109,7 +109,7 @@ def _check_decisions(job: RunningJob) -> None:
 
 
 def _check_report(job: RunningJob) -> None:
-    made = report(read_journals(job.state_dir, job_id=job.job).logs)
+    made = report_jobs(read_journals(job.state_dir, job_id=job.job).logs)
     first, second = made.jobs[0].attempts
     assert (first.ending, second.ending) == (Ending.LOST, Ending.FINISHED)
     assert first.requeue_delay_ms is not None

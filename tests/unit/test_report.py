@@ -23,7 +23,7 @@ from drainfsm.testing.scenario import NOON_UNIX_MS, STORE, Scenario
 from drainfsm.views.attempts import Ending
 from drainfsm.views.history import by_attempt
 from drainfsm.views.replay import AttemptLog
-from drainfsm.views.report import Report, report
+from drainfsm.views.report import Report, report_jobs
 from drainfsm.views.report_text import report_text
 from drainfsm.views.tally import Durations, Values
 
@@ -91,7 +91,7 @@ def test_a_loss_without_notice_is_told_with_its_age_its_delay_and_its_work() -> 
         )
     )
     after.wait(700).when(e.HealthyStepReached(step=41))
-    made = report(_log(_lost(), after))
+    made = report_jobs(_log(_lost(), after))
     first, second = made.jobs[0].attempts
     assert first.ending is Ending.LOST
     assert not first.noticed
@@ -141,7 +141,7 @@ def test_a_refused_restore_and_one_that_fell_back_are_told_and_counted() -> None
             not_restored=("loader",),
         )
     )
-    made = report(_log(refused))
+    made = report_jobs(_log(refused))
     (attempt,) = made.jobs[0].attempts
     (told,) = attempt.restore_refused
     assert (attempt.ending, told.rank, told.node) == (Ending.FAILED, 3, 1)
@@ -156,7 +156,7 @@ def test_a_refused_restore_and_one_that_fell_back_are_told_and_counted() -> None
     assert line.endswith("with ManifestMismatchError: data.bin has checksum x, not y")
     assert none == "No drain in these records."
 
-    made = report(_log(other))
+    made = report_jobs(_log(other))
     (attempt,) = made.jobs[0].attempts
     assert (attempt.restored_generation_id, attempt.not_restored) == ("older", ("loader",))
     assert attempt.restored_in_place_of[0].generation_id == "newest"
@@ -175,7 +175,7 @@ def test_saves_that_fail_are_told_and_an_attempt_that_saves_nothing_is_not_healt
     after.when(e.HealthyStepReached(step=41))
     for step in (42, 43):
         after.when(e.CheckpointFailed(generation_id=f"g{step}", step=step, reason="disk is full"))
-    made = report(_log(_lost(), after))
+    made = report_jobs(_log(_lost(), after))
     assert (made.totals.restart_healthy.count, made.totals.restart_healthy.of) == (0, 1)
     assert (made.totals.save_count, made.totals.failed_save_count) == (1, 2)
     text = " ".join("\n".join(report_text(made)).split())
@@ -183,7 +183,7 @@ def test_saves_that_fail_are_told_and_an_attempt_that_saves_nothing_is_not_healt
     assert "saves 1 committed, 2 failed; all failed in 1 attempts" in text
 
     after.when(_committed(after, step=44))
-    made = report(_log(_lost(), after))
+    made = report_jobs(_log(_lost(), after))
     assert made.totals.restart_healthy.count == 1
     text = " ".join("\n".join(report_text(made)).split())
     assert "healthy after 0.000 s; 2 of 3 saves failed, at last disk is full" in text
@@ -219,7 +219,7 @@ def test_a_drain_that_saved_lost_nothing() -> None:
     scenario.wait(9_000).saving()
     scenario.given(scenario.staged(), scenario.durable(), scenario.verified(), scenario.published())
     scenario.wait(500).when(i.ReportExited(exit_code=75, nodes=()))
-    (attempt,) = report(_log(scenario)).jobs[0].attempts
+    (attempt,) = report_jobs(_log(scenario)).jobs[0].attempts
     assert attempt.ending is Ending.DRAINED
     assert attempt.noticed
     assert (attempt.work_lost_ms, attempt.steps_lost) == (0, 0)
@@ -238,7 +238,7 @@ def test_a_drain_that_skipped_its_save_lost_what_came_after_the_last_commit() ->
     )
     scenario.wait(19_000).when(i.Tick(missing=()))
     scenario.wait(2_000).when(i.ReportExited(exit_code=75, nodes=()))
-    made = report(_log(scenario))
+    made = report_jobs(_log(scenario))
     (attempt,) = made.jobs[0].attempts
     assert attempt.drains[0].outcome == "skipped"
     assert attempt.steps_lost == 60  # the ranks were at 100, and 40 is committed
@@ -249,7 +249,7 @@ def test_a_drain_that_skipped_its_save_lost_what_came_after_the_last_commit() ->
 
 def test_a_loss_in_the_middle_of_a_drain_is_no_missed_notice() -> None:
     scenario = Scenario().saving()
-    made = report(_log(scenario, _next(at_ms=90_000, lost_epoch=1)))
+    made = report_jobs(_log(scenario, _next(at_ms=90_000, lost_epoch=1)))
     assert made.jobs[0].attempts[0].ending is Ending.LOST
     assert made.jobs[0].attempts[0].drains[0].outcome == "lost"
     assert (made.totals.missed_notice.count, made.totals.missed_notice.of) == (0, 1)
@@ -260,7 +260,7 @@ def test_a_loss_after_a_notice_that_was_taken_back_is_a_missed_notice() -> None:
     notice = scenario.notice(hard=False, in_ms=3_600_000)
     withdrawn = i.WithdrawNotice(source="spot", native_id="n1", reason="")
     scenario.given(notice, withdrawn)
-    made = report(_log(scenario, _next(at_ms=90_000, lost_epoch=1)))
+    made = report_jobs(_log(scenario, _next(at_ms=90_000, lost_epoch=1)))
     assert made.jobs[0].attempts[0].drains[0].outcome == "cancelled"
     assert (made.totals.missed_notice.count, made.totals.missed_notice.of) == (1, 1)
 
@@ -279,16 +279,16 @@ def test_a_loss_after_a_notice_that_was_taken_back_is_a_missed_notice() -> None:
 def test_only_loss_and_drain_count_as_loss_of_capacity(given: i.AnyInput, ending: Ending) -> None:
     scenario = Scenario()
     scenario.when(given)
-    made = report(_log(scenario))
+    made = report_jobs(_log(scenario))
     assert made.totals.endings == {ending.value: 1}
     assert made.totals.missed_notice.of == (1 if ending is Ending.LOST else 0)
 
 
 def test_attempts_that_left_no_record_are_counted_by_their_numbers() -> None:
-    made = report(_log(_next(at_ms=0)))
+    made = report_jobs(_log(_next(at_ms=0)))
     assert made.totals.attempt_count == 1
     assert made.totals.unlogged_count == 1
-    assert report(_log(_next(at_ms=0)), epoch=2).totals.unlogged_count == 0
+    assert report_jobs(_log(_next(at_ms=0)), epoch=2).totals.unlogged_count == 0
 
 
 def test_percentiles_are_observed_values_by_nearest_rank() -> None:
@@ -311,7 +311,7 @@ def test_percentiles_are_observed_values_by_nearest_rank() -> None:
 def test_every_prefix_of_a_recorded_history_has_a_report_that_adds_up(path: Path) -> None:
     records = list(decode_lines(path.read_bytes()))
     for count in range(1, len(records) + 1):
-        made = report(by_attempt(records[:count]))
+        made = report_jobs(by_attempt(records[:count]))
         totals = made.totals
         assert sum(totals.endings.values()) == totals.attempt_count
         assert totals.missed_notice.count <= totals.missed_notice.of <= totals.attempt_count
@@ -319,7 +319,7 @@ def test_every_prefix_of_a_recorded_history_has_a_report_that_adds_up(path: Path
         assert all(len(line) <= 100 for line in report_text(made))
         encoded = msgspec.json.encode(made)
         assert msgspec.json.decode(encoded, type=Report) == made
-        assert encoded == msgspec.json.encode(report(by_attempt(records[:count])))
+        assert encoded == msgspec.json.encode(report_jobs(by_attempt(records[:count])))
 
 
 def test_the_command_prints_text_or_one_json_object(

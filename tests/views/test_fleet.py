@@ -25,7 +25,7 @@ from drainfsm.views.attempts import Ending
 from drainfsm.views.fleet import AttemptFilter, Fleet, FleetReport
 from drainfsm.views.history import by_attempt, read_file
 from drainfsm.views.jobs import jobs_of_file
-from drainfsm.views.report import report
+from drainfsm.views.report import report_jobs
 from drainfsm_kit.shipping import ship
 
 HISTORIES = sorted((Path(__file__).parents[1] / "replay" / "histories").glob("*.jsonl"))
@@ -58,7 +58,7 @@ def fleet_of(path: Path, **wanted: object) -> FleetReport:
 
 def test_it_is_the_sum_of_the_jobs_reports(mixed: Path) -> None:
     made = fleet_of(mixed)
-    assert made.totals == report(by_attempt(records())).totals
+    assert made.totals == report_jobs(by_attempt(records())).totals
     assert made.job_count == len(HISTORIES)
     drains = sum(sum(outcomes.values()) for outcomes in made.causes.values())
     assert drains == sum(made.totals.drains.values()) == sum(p.drain_count for p in made.phases)

@@ -30,7 +30,7 @@ from drainfsm.views.history import read_file
 from drainfsm.views.measures import SOURCES_MAX, Measures
 from drainfsm.views.metrics import Collected, LogCollector, registry
 from drainfsm.views.projections import Projection
-from drainfsm.views.report import report
+from drainfsm.views.report import report_jobs
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "deploy" / "grafana"
@@ -108,7 +108,7 @@ def test_histograms_of_many_jobs_are_one() -> None:
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
 def test_the_counters_are_what_the_report_says(path: Path) -> None:
     history = read_file(path)
-    totals = report(history.logs).totals
+    totals = report_jobs(history.logs).totals
     projection = Projection()
     for record in history.records:
         projection.read(record)

@@ -20,6 +20,7 @@ MODULES = (
     "drainfsm.adapter",
     "drainfsm.log",
     "drainfsm.log.events",
+    "drainfsm.views",
     "drainfsm.testing",
     "drainfsm.testing.strategies",
     "drainfsm.testing.metadata",
@@ -27,7 +28,14 @@ MODULES = (
 )
 """What may be imported. Everything else may move or change at any time."""
 
-GIVEN_OUT = {"Checkpoint", "Connection", "OwnCheckpoint", "Session"}
+GIVEN_OUT = {
+    "AttemptProjection",
+    "Checkpoint",
+    "Connection",
+    "JobProjection",
+    "OwnCheckpoint",
+    "Session",
+}
 """Made by a function or a method, never by their users."""
 
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"

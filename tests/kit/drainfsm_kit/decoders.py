@@ -55,7 +55,7 @@ from drainfsm.store.requeues import read_requeue
 from drainfsm.testing.stores import MemoryStore
 from drainfsm.views.history import export_lines, read_file
 from drainfsm.views.replay import Final, Line, encode_line, replay_job
-from drainfsm.views.report import report
+from drainfsm.views.report import report_jobs
 from drainfsm.views.report_text import report_text
 from drainfsm.views.table import table
 from drainfsm_adapters import aws_payloads as aws
@@ -109,7 +109,7 @@ def _file(data: bytes) -> None:
             encode_line(line).decode()
         "\n".join(explain(replay.counted)).encode()
         broken_rules(replay.counted)
-    found = report(history.logs)
+    found = report_jobs(history.logs)
     "\n".join(report_text(found)).encode()
     export_lines(history)
 
