@@ -61,11 +61,14 @@ class Progress:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Jobs hear what a shell would let them hear, though the tests were started by ``nohup``.
+    """Jobs hear what a shell would let them hear, though the tests were started by ``nohup`` or
+    in the background of a script.
 
     Progress is not told by the workers of xdist: they have no terminal."""
     for ignored in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.pluginmanager.hasplugin("terminalreporter") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config), "drainfsm-progress")
 
