@@ -40,7 +40,8 @@ from drainfsm.store.generations import read_manifest, verify_generation
 
 COMMAND_S_MAX = 3_600.0
 
-USAGE = """drill SCENARIO|all [--dir DIR] [--html FILE] [--junit FILE] [--json] [-- CMD…]
+USAGE = """drill SCENARIO|all [--dir DIR] [--html FILE] [--junit FILE] [--json]
+                    [--store URL_OR_PATH --job NAME] [-- CMD…]
        drainfsm drill restore --store URL_OR_PATH --job NAME [--generation ID] [--checksums-only]
                     [--timeout SECONDS] [--json] [-- CMD…]"""
 
@@ -51,7 +52,8 @@ state directory of its own, waits for its first periodic checkpoint, does to it 
 starts a replacement, and judges: nothing new was scheduled onto the drained node, one decision on
 the save, every committed checkpoint complete, no process left after the deadline, a valid step
 after. Exit code 1: a scenario failed. The command must save by drainfsm, and train until it is told
-to leave. Needs a minute or two each.
+to leave. Needs a minute or two each. With --store on the command line, the verdicts are put on
+record in that store for `drainfsm report`; nothing else of the job is touched.
 
 restore: read a committed generation (the newest) back as a new process would: the manifest, every
 byte against its checksum, and, where torch is installed, every tensor and object. The job is not

@@ -13,11 +13,14 @@ from pathlib import Path
 import msgspec
 
 from drainfsm.cli.settings import Settings
+from drainfsm.cli.stores import store_of
 from drainfsm.drills.job import DrillSettings
 from drainfsm.drills.render import html_page, junit_xml, table_text
 from drainfsm.drills.run import NOBODY, Judged, play
 from drainfsm.drills.scenarios import SCENARIOS
 from drainfsm.errors import BrokerError, ConfigError
+from drainfsm.runtime.clock import Clock
+from drainfsm.store.rehearsals import DrainRehearsed, record_rehearsal
 
 ALL = "all"
 GRACE_S = 30.0
@@ -34,12 +37,18 @@ def main(arguments: argparse.Namespace, given: Settings, command: Sequence[str])
     for name in names:
         if (root / name).exists():
             raise ConfigError(f"--dir {root} holds an earlier drill of {name}: name another one")
+    job, store = (given.job, store_of(given)) if arguments.store is not None else ("", None)
+    if store is not None:
+        store.create()  # one that cannot be written is found before the drills, not after them
     found: list[Judged] = []
+    rehearsed: list[DrainRehearsed] = []
     with _broker(root) as nats_url:
         settings = _settings(arguments, given, command, nats_url=nats_url)
         for name in names:
             print(f"drilling {name}: {SCENARIOS[name].title}", file=sys.stderr, flush=True)
             found.append(play(name, root / name, settings))
+            now_unix_ms = Clock().now_unix_ms()
+            rehearsed.append(_rehearsed(found[-1], job=job, now_unix_ms=now_unix_ms))
     _write(arguments, found)
     if arguments.json:
         for one in found:
@@ -47,7 +56,25 @@ def main(arguments: argparse.Namespace, given: Settings, command: Sequence[str])
     else:
         print("\n".join(table_text(found)))
         print(f"Logs, journals and stores lie in {root}")
+    if store is not None:
+        for verdict in rehearsed:
+            record_rehearsal(store, verdict)
     return 0 if all(one.passed for one in found) else 1
+
+
+def _rehearsed(judged: Judged, *, job: str, now_unix_ms: int) -> DrainRehearsed:
+    """What goes on record."""
+    broken = [name for name, verdict in judged.criteria.items() if verdict is False]
+    wrong = "; ".join((*broken, *judged.rules_broken, *judged.problem.splitlines()[:1]))
+    return DrainRehearsed(
+        job_id=job,
+        at_unix_ms=now_unix_ms,
+        scenario=judged.scenario,
+        passed=judged.passed,
+        decision=judged.decision,
+        took_ms=judged.took_ms,
+        wrong=wrong,
+    )
 
 
 def _as_json(one: Judged) -> dict[str, object]:

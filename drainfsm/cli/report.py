@@ -28,6 +28,7 @@ from drainfsm.core.text import printable
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.clock import Clock
 from drainfsm.store.drills import read_drills
+from drainfsm.store.rehearsals import read_rehearsals
 from drainfsm.views.attempts import AttemptReport
 from drainfsm.views.fleet import PHASES, AttemptFilter, Fleet
 from drainfsm.views.history import History
@@ -47,7 +48,7 @@ EPILOG = (
 
 Computed from the log alone: losses without a notice, checkpoint age at failure, requeue delay,
 restore time, restarts that got healthy, attempts by ending, drains by outcome, work lost. With
---store on the command line: and the restores that `drainfsm drill` rehearsed.
+--store on the command line: and the restores and drains that `drainfsm drill` rehearsed.
 
 --all adds up every job of the stream, of the journals here or of a file: headroom, causes, phases
 by world size, losses by day. --since is a date (2026-11-01, with a time 2026-11-01T12:00) in UTC,
@@ -106,8 +107,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _with_drills(made: Report, arguments: argparse.Namespace) -> Report:
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
-    drills = read_drills(store_of(settings), job_id=settings.job)
-    return with_drills(made, drills, job_id=settings.job)
+    store, job_id = store_of(settings), settings.job
+    drills, rehearsals = read_drills(store, job_id=job_id), read_rehearsals(store, job_id=job_id)
+    return with_drills(made, drills, rehearsals, job_id=job_id)
 
 
 # --- all jobs -----------------------------------------------------------------------------------

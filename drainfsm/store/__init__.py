@@ -6,6 +6,7 @@
 <root>/store.json                      which store it is
 <root>/requeue/000007.json             what the attempt after epoch 7 must restore
 <root>/drills/…                        whether a generation could be read back, and when
+<root>/rehearsals/…                    which scenario of a drain passed with the job, and when
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import msgspec
 
 from drainfsm.core.events import AttemptLost, CheckpointDrilled
 from drainfsm.core.words import DrillOutcome
+from drainfsm.store.rehearsals import DrainRehearsed
 from drainfsm.views.attempts import AttemptReport, Ending, Seen, attempt_report, see
 from drainfsm.views.replay import AttemptLog, AttemptReplay, replay_job
 from drainfsm.views.tally import Tally, Totals
@@ -30,6 +31,12 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
     last_good_drill_unix_ms: int | None = None
     """When the newest of them that succeeded was; None: none did, or it was not asked."""
+
+    rehearsals: tuple[DrainRehearsed, ...] | None = None
+    """Drains that were rehearsed, from the same place."""
+
+    last_good_rehearsal_unix_ms: int | None = None
+    """When the newest of them that passed was; None: none did, or it was not asked."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +71,25 @@ def report_jobs(logs: Sequence[AttemptLog], *, epoch: int | None = None) -> Repo
 
 
 def with_drills(
-    made: Report, drills: Sequence[tuple[int, CheckpointDrilled]], *, job_id: str
+    made: Report,
+    drills: Sequence[tuple[int, CheckpointDrilled]],
+    rehearsals: tuple[DrainRehearsed, ...] = (),
+    *,
+    job_id: str,
 ) -> Report:
     """The same with the drills recorded in the checkpoint store of that job."""
     found = tuple(DrillReport(at_unix_ms=at, drill=drill) for at, drill in drills)
     good = [one.at_unix_ms for one in found if one.drill.outcome == DrillOutcome.VERIFIED]
     last_good = max(good, default=None)
+    passed = max((one.at_unix_ms for one in rehearsals if one.passed), default=None)
     jobs = tuple(
-        msgspec.structs.replace(job, drills=found, last_good_drill_unix_ms=last_good)
+        msgspec.structs.replace(
+            job,
+            drills=found,
+            last_good_drill_unix_ms=last_good,
+            rehearsals=rehearsals,
+            last_good_rehearsal_unix_ms=passed,
+        )
         if job.job_id == job_id
         else job
         for job in made.jobs

@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Iterator
 
 from drainfsm.core.text import span
+from drainfsm.store.rehearsals import DrainRehearsed
 from drainfsm.views.attempts import AttemptReport
 from drainfsm.views.fleet import FleetReport
-from drainfsm.views.report import DrillReport, JobReport, Report
+from drainfsm.views.report import DrillReport, Report
 from drainfsm.views.table import WIDTH, day_and_time, in_seconds
 from drainfsm.views.tally import Durations, Rate, Totals
 
@@ -25,7 +26,14 @@ def report_text(report: Report, *, now_unix_ms: int | None = None) -> Iterator[s
         yield from _totals(job.totals)
         if job.drills is not None:
             yield from _drills(job.drills)
-            yield from _last_good(job, now_unix_ms)
+            nobody = "none: nobody knows whether a restore would work"
+            at = job.last_good_drill_unix_ms
+            yield from _row("last good drill", _last_good(at, now_unix_ms) or nobody)
+        if job.rehearsals is not None:
+            yield from _rehearsals(job.rehearsals)
+            nobody = "none: nobody knows whether a drain would work"
+            at = job.last_good_rehearsal_unix_ms
+            yield from _row("last good rehearsal", _last_good(at, now_unix_ms) or nobody)
         yield ""
     if len(report.jobs) > 1:
         yield "all jobs"
@@ -126,15 +134,22 @@ def _drills(drills: tuple[DrillReport, ...]) -> Iterator[str]:
     yield from _row("restores rehearsed", text)
 
 
-def _last_good(job: JobReport, now_unix_ms: int | None) -> Iterator[str]:
-    at = job.last_good_drill_unix_ms
+def _rehearsals(rehearsals: tuple[DrainRehearsed, ...]) -> Iterator[str]:
+    """A scenario that fails now is named, one that passes again is not."""
+    newest = {one.scenario: one for one in rehearsals}
+    failing = [f"{one.scenario} ({one.wrong})" for one in newest.values() if not one.passed]
+    text = f"{len(rehearsals)}, of {len(newest)} scenarios"
+    yield from _row(
+        "drains rehearsed", f"{text}; failing: {', '.join(failing)}" if failing else text
+    )
+
+
+def _last_good(at: int | None, now_unix_ms: int | None) -> str:
+    """Empty: there was none."""
     if at is None:
-        text = "none: nobody knows whether a restore would work"
-    elif now_unix_ms is None:
-        text = _when(at)
-    else:
-        text = f"{_when(at)}, {age(now_unix_ms - at)} ago"
-    yield from _row("last good drill", text)
+        return ""
+    ago = "" if now_unix_ms is None else f", {age(now_unix_ms - at)} ago"
+    return _when(at) + ago
 
 
 def age(value_ms: int) -> str:

@@ -12,6 +12,8 @@ import pytest
 
 from drainfsm.drills.criteria import CRITERIA
 from drainfsm.drills.scenarios import SCENARIOS
+from drainfsm.store import open_store
+from drainfsm.store.rehearsals import read_rehearsals
 from drainfsm_kit.running import DRAINFSM, WAIT_S
 
 JOB = """
@@ -51,7 +53,8 @@ def drilled(tmp_path: Path, scenario: str, *more: str) -> subprocess.CompletedPr
 @pytest.mark.parametrize("scenario", DECISIONS)
 def test_a_scenario_strikes_and_passes(tmp_path: Path, scenario: str) -> None:
     pages = ("--html", str(tmp_path / "d.html"), "--junit", str(tmp_path / "d.xml"))
-    done = drilled(tmp_path, scenario, "--json", *pages)
+    store = ("--store", str(tmp_path / "store"), "--job", "llm")
+    done = drilled(tmp_path, scenario, "--json", *pages, *store)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     assert told["passed"]
@@ -62,6 +65,9 @@ def test_a_scenario_strikes_and_passes(tmp_path: Path, scenario: str) -> None:
     suite = ET.parse(tmp_path / "d.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
     assert SCENARIOS[scenario].title in (tmp_path / "d.html").read_text()
+    (one,) = read_rehearsals(open_store(str(tmp_path / "store")), job_id="llm")
+    assert (one.scenario, one.passed, one.decision) == (scenario, True, DECISIONS[scenario])
+    assert one.took_ms == told["took_ms"]
 
 
 def test_a_job_that_never_saves_fails_its_drill(tmp_path: Path) -> None:

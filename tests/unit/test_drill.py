@@ -24,10 +24,16 @@ from drainfsm.core.events import CheckpointDrilled
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.core.words import DrillOutcome, Verification
-from drainfsm.errors import ManifestMismatchError
+from drainfsm.errors import ManifestMismatchError, RecordUnreadableError
 from drainfsm.store import open_store
 from drainfsm.store.drills import read_drills, record_drill
 from drainfsm.store.generations import generation_prefix, read_manifest
+from drainfsm.store.rehearsals import (
+    REHEARSALS,
+    DrainRehearsed,
+    read_rehearsals,
+    record_rehearsal,
+)
 from drainfsm.testing.scenario import Scenario
 from drainfsm.testing.stores import new_store
 from drainfsm_kit.ranks import JOB, RecordedPort, commit_saved
@@ -257,16 +263,58 @@ def test_the_report_tells_of_drills_when_it_is_given_the_store(
             outcome=DrillOutcome(outcome),
         )
         record_drill(store, event, job_id=JOB, now_unix_ms=at)
+    for at, scenario, passed, job in (
+        (3_000, "slow-store", True, JOB),
+        (2_000, "slow-store", False, JOB),
+        (4_000, "stuck-rank", False, JOB),
+        (5_000, "maintenance", True, "another"),
+    ):
+        rehearsed = DrainRehearsed(
+            job_id=job,
+            at_unix_ms=at,
+            scenario=scenario,
+            passed=passed,
+            decision="saved",
+            wrong="" if passed else "valid_step_after",
+        )
+        record_rehearsal(store, rehearsed)
     report = ["report", "--file", str(log), "--job", JOB]
     assert main([*report, "--store", "store"]) == 0
     printed = capsys.readouterr().out
     assert "restores rehearsed          2, 1 failed; last 1970-01-01 00:00:02.000" in printed
     assert re.search(r"last good drill  +1970-01-01 00:00:01\.000, \d+\.\d days ago", printed)
+    failing = "3, of 2 scenarios; failing: stuck-rank (valid_step_after)"
+    assert f"drains rehearsed            {failing}" in printed
+    assert re.search(r"last good rehearsal +1970-01-01 00:00:03\.000, \d+\.\d days ago", printed)
     assert main([*report, "--store", "store", "--json"]) == 0
-    drills = json.loads(capsys.readouterr().out)["jobs"][0]["drills"]
-    assert [one["drill"]["outcome"] for one in drills] == ["verified", "failed"]
+    told = json.loads(capsys.readouterr().out)["jobs"][0]
+    assert [one["drill"]["outcome"] for one in told["drills"]] == ["verified", "failed"]
+    assert [one["at_unix_ms"] for one in told["rehearsals"]] == [2_000, 3_000, 4_000]
+    assert told["last_good_rehearsal_unix_ms"] == 3_000
     assert main(report) == 0
     assert "restores rehearsed" not in capsys.readouterr().out
+
+
+def test_a_rehearsal_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "store")
+    store.put(f"{REHEARSALS}x.json", b"{}")
+    with pytest.raises(RecordUnreadableError, match=r"rehearsals/x\.json"):
+        read_rehearsals(store, job_id=JOB)
+
+
+def test_scenarios_are_not_played_where_they_could_not_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRAINFSM_JOB", raising=False)
+    assert main(["drill", "maintenance", "--store", "store", "--", "true"]) == 2
+    assert "--job is missing" in capsys.readouterr().err
+    wrong = ["--store", str(tmp_path / "no" / "store"), "--job", JOB]
+    assert main(["drill", "maintenance", *wrong, "--", "true"]) == 2
+    told = capsys.readouterr().err
+    assert f"{tmp_path / 'no'} does not exist" in told
+    assert "drilling" not in told
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_drill_on_record_is_a_record_that_replay_reads(

@@ -51,6 +51,7 @@ from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.frames import Codec, FrameBuffer
 from drainfsm.store.commits import CommitLog
 from drainfsm.store.drills import DRILLS, read_drills
+from drainfsm.store.rehearsals import REHEARSALS, DrainRehearsed, read_rehearsals
 from drainfsm.store.requeues import read_requeue
 from drainfsm.testing.stores import MemoryStore
 from drainfsm.views.history import export_lines, read_file
@@ -179,6 +180,10 @@ def _requeue(data: bytes) -> None:
 
 def _drill(data: bytes) -> None:
     read_drills(_store(f"{DRILLS}g-1-a.json", data), job_id="a")
+
+
+def _rehearsal(data: bytes) -> None:
+    read_rehearsals(_store(f"{REHEARSALS}maintenance-1-a.json", data), job_id="a")
 
 
 def _decision(data: bytes) -> None:
@@ -323,6 +328,12 @@ def decoders() -> list[Decoder]:
             seeds=_seeds(example_of(RequeueRecord)),
         ),
         Decoder(name="drill", decode=_drill, refuses=log, seeds=records),
+        Decoder(
+            name="rehearsal",
+            decode=_rehearsal,
+            refuses=log,
+            seeds=_seeds(example_of(DrainRehearsed)),
+        ),
         Decoder(
             name="decision",
             decode=_decision,
