@@ -53,6 +53,16 @@ class Session:
         """A drain is on: this rank is held, runs to the stop step, or is about to leave."""
         return self._rank_session.draining
 
+    @property
+    def preempted(self) -> bool:
+        """A drain has ended the training loop: ``step_done`` has answered True."""
+        return self._rank_session.preempted
+
+    @property
+    def last_step(self) -> int:
+        """The last completed step; -1: none yet. After a restore, the restored one."""
+        return self._rank_session.last_step
+
     def step_done(self, step: int) -> bool:
         """Call after every completed optimizer step, on every rank. True: leave the loop now.
 

@@ -20,6 +20,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 PUBLIC = {
     "drainfsm": "Checkpoint OwnCheckpoint Session __version__ attach errors",
+    "drainfsm.marking": "mark_mlflow mark_tensorboard mark_wandb",
     "drainfsm.machine": (
         "AbortSave Accumulation Allowances AnyEffect AnyInput Attempt Cause "
         "CheckpointCommitted CheckpointFailed CheckpointRestored CordonNodes CordonOutcome "

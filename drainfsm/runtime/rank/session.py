@@ -49,6 +49,9 @@ class RankSession(Reports):
         self.last_step = -1 if welcome.restore is None else welcome.restore.step
         """Last completed step. Written by the main thread only."""
 
+        self.preempted = False
+        """A drain has ended the training loop."""
+
         self._attention = connection is not None
         """The main thread must look at its orders at the next boundary."""
 
@@ -89,6 +92,7 @@ class RankSession(Reports):
             if action is PASS:
                 return False
             if action is LEAVE:
+                self.preempted = True
                 return True
             if action is QUIESCE:
                 self._run_quiesced_handlers()

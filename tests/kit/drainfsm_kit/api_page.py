@@ -16,6 +16,7 @@ import msgspec
 
 MODULES = (
     "drainfsm",
+    "drainfsm.marking",
     "drainfsm.machine",
     "drainfsm.adapter",
     "drainfsm.log",
