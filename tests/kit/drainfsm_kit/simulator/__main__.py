@@ -16,6 +16,7 @@ from drainfsm_kit.simulator.seeds import plan_of
 from drainfsm_kit.simulator.shrink import shrink
 from drainfsm_kit.simulator.simulation import simulate
 from drainfsm_kit.simulator.tally import Tally
+from drainfsm_kit.simulator.told import told_by
 
 FAILURES_SHOWN = 3
 COVERING_SEEDS = 1_000
@@ -26,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     if given.scale is not None:
         return _scale(given.scale or SIZES)
+    if given.measures:
+        _say(told_by(range(given.first, given.first + given.seeds)).lines())
+        return 0
     if given.seed is not None:
         return _one(given.seed, given.keep)
     return _many(given.first, given.seeds, given.jobs)
@@ -42,6 +46,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="this one alone, with its history")
     parser.add_argument(
         "--keep", type=_numbers, help="of the seed's events only these (numbers, or none)"
+    )
+    parser.add_argument(
+        "--measures",
+        action="store_true",
+        help="what `drainfsm report` says of the seeds, beside what was true",
     )
     parser.add_argument(
         "--scale",

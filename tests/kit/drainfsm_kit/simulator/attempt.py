@@ -36,6 +36,9 @@ class SimulatedAttempt:
         self.universe = universe
         self.number = number
         self.began_ms = universe.timeline.now_ms
+        self.noticed = False
+        """One of its agents was given a notice, HARD or SOFT."""
+
         self._scheduler = scheduler
         self._world: World = universe.plan.world
         self._collectives: dict[str, Collective] = {}

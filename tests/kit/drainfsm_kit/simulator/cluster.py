@@ -139,6 +139,7 @@ class Cluster:
             self._withdraw(given, agent)
             return
         notice = self._notice(given, agent)
+        agent.attempt.noticed = True
         self._note(given, agent)
         match given.what:
             case "platform":

@@ -76,6 +76,9 @@ class Rank:
         self.first_step: int | None = None
         """The first that this process trained."""
 
+        self.restore_ms: int | None = None
+        """How long it took to restore, where it did."""
+
         self.ended_us: int | None = None
         self._timeline = around.timeline
         self._world = around.world
@@ -149,6 +152,7 @@ class Rank:
         target = welcome.restore
         if target is not None:
             self.around.store.restore(target)
+            self.restore_ms = took_ms
             self.say(
                 CheckpointRestored(
                     generation_id=target.generation_id,

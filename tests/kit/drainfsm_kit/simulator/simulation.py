@@ -12,6 +12,7 @@ from drainfsm_kit.simulator.plan import Plan
 from drainfsm_kit.simulator.seeds import plan_of
 from drainfsm_kit.simulator.tally import Tally
 from drainfsm_kit.simulator.timeline import US_PER_MS
+from drainfsm_kit.simulator.truth import truths
 from drainfsm_kit.simulator.universe import Universe
 
 ATTEMPT_MS = 120_000
@@ -31,6 +32,7 @@ class Result:
         self.problems = found
         self.tally: Tally = cluster.universe.tally
         self.took_ms = took_ms
+        self.truth = truths(cluster)
         self.history: list[tuple[int, list[Record]]] = [
             (epoch, list(disk.records(epoch)))
             for disk in cluster.universe.disks

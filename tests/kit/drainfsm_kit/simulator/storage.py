@@ -62,6 +62,9 @@ class StoreServer(MemoryStore):
 
         self._writers: dict[str, str] = {}
         self.committed: set[str] = set()
+        self.commits_ms: list[int] = []
+        """When each was made, in true time."""
+
         self.newest_step = -1
         """Of the epoch's commits."""
 
@@ -148,6 +151,7 @@ class StoreServer(MemoryStore):
         if slot.generation_id in self.committed:
             self.wrong.append(f"I5: {slot.generation_id} is committed twice")
         self.committed.add(slot.generation_id)
+        self.commits_ms.append(self._timeline.now_ms)
         if slot.step < self.newest_step and not self.tally.faults["store_late"]:
             self.wrong.append(f"I8: {name} commits step {slot.step} after {self.newest_step}")
         self.newest_step = slot.step
