@@ -66,4 +66,4 @@ def test_what_takes_the_machine_waits_for_the_requeue() -> None:
 def test_a_requeue_that_takes_all_the_time_leaves_the_machine_to_the_platform() -> None:
     """It goes by itself at its time. Given up sooner than it must, nothing would be gained."""
     (scheduler, *_) = told_by(Hanging, timeout_ms=100)
-    assert scheduler == "scheduler: its last act took longer than 100 ms"
+    assert scheduler.startswith("scheduler: its last act took longer than ")

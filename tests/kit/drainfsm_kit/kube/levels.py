@@ -216,7 +216,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
 def image() -> str:
     """With a shell in it."""
-    return os.environ.get(IMAGE, "")
+    return os.environ.get(IMAGE, "none")  # where there is no kubelet, nobody pulls it
 
 
 def kubectl() -> str:
