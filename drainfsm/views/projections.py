@@ -150,6 +150,31 @@ class JobProjection:
         """The attempt of the highest epoch."""
         return self.attempts[max(self.attempts)]
 
+    def read(self, record: Record) -> str:
+        """Why the record does not count; empty: it did."""
+        attempt = self.attempts.get(record.epoch)
+        if attempt is None:
+            attempt = AttemptProjection(job_id=record.job_id, epoch=record.epoch)
+            self.attempts[record.epoch] = attempt
+            for old in sorted(self.attempts)[:-ATTEMPTS_KEPT]:
+                del self.attempts[old]
+        self.version += 1
+        note = attempt.read(record)
+        if not note:
+            self.measures.read(record)
+        for event in record.events:
+            line = EventLine(
+                at_unix_ms=record.at_unix_ms,
+                epoch=record.epoch,
+                kind=kind_of(event),
+                event=event,
+                note=note,
+            )
+            self.events.append(line)
+            if line.kind in DECISIONS or note:
+                self.decisions.append(line)
+        return note
+
 
 class Projection:
     """Every job in the log: ``jobs``, by name, as far as its records have come."""
@@ -168,28 +193,7 @@ class Projection:
             return False
         self.sequence = max(self.sequence, sequence)
         job = self.jobs.setdefault(record.job_id, JobProjection(record.job_id))
-        attempt = job.attempts.get(record.epoch)
-        if attempt is None:
-            attempt = AttemptProjection(job_id=record.job_id, epoch=record.epoch)
-            job.attempts[record.epoch] = attempt
-            for old in sorted(job.attempts)[:-ATTEMPTS_KEPT]:
-                del job.attempts[old]
-        job.version += 1
-        note = attempt.read(record)
-        if not note:
-            job.measures.read(record)
-        for event in record.events:
-            line = EventLine(
-                at_unix_ms=record.at_unix_ms,
-                epoch=record.epoch,
-                kind=kind_of(event),
-                event=event,
-                note=note,
-            )
-            job.events.append(line)
-            if line.kind in DECISIONS or note:
-                job.decisions.append(line)
-        return not note
+        return not job.read(record)
 
     def read_garbage(self, why: str, *, sequence: int = 0) -> None:
         """A message that is not a record: it is counted, and the rest is read."""

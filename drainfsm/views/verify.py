@@ -119,7 +119,7 @@ def _verify(
     if chained or not found:
         chain.walk()
     else:
-        chain.kept = {one.record.follows: one for one in found}
+        chain.take_as_it_is()
     for anchor in anchors:
         chain.compare(anchor)
     last = chain.kept.get(max(chain.kept, default=-1))
@@ -145,10 +145,15 @@ class _Chain:
         self.kept: dict[int, _Found] = {}
         """The log as it was written, so far as it can be told, by position."""
 
+        self._found = found
         self._known = {anchor.head.digest for anchor in anchors}
         self._at: dict[int, list[_Found]] = defaultdict(list)
         for one in found:
             self._at[one.record.follows].append(one)
+
+    def take_as_it_is(self) -> None:
+        """Written before there was a chain."""
+        self.kept = {one.record.follows: one for one in self._found}
 
     def walk(self) -> None:
         position, last = 0, -1

@@ -241,6 +241,28 @@ def test_a_viewer_that_does_not_keep_up_begins_anew(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_viewer_for_whom_something_waits_ends_with_the_hub(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(encode_lines(Scenario(job_id="llm").saving().history))
+
+    async def run() -> None:
+        reader = Reader(clock=lambda: 0, state_dir=tmp_path, file=path)
+        hub = Hub(reader)
+        messages = hub.messages(None)
+        await anext(messages)
+        running = asyncio.ensure_future(hub.run())
+        await asyncio.sleep(0)
+        reader.poll()
+        hub.publish()  # waits for the viewer
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        async with asyncio.timeout(60):
+            assert [told async for told in messages if not told.startswith(b": still")] == []
+
+    asyncio.run(run())
+
+
 def test_many_viewers_that_come_at_once_are_told_what_was_encoded_once(tmp_path: Path) -> None:
     scenario = Scenario(job_id="llm")
     path = tmp_path / "log.jsonl"

@@ -51,15 +51,41 @@ class Viewer:
 
     def __init__(self, job_id: str | None) -> None:
         self.job_id = job_id
-        self.queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE_MAX)
-        self.behind = False
-        """It was not told everything: it needs all of it again."""
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE_MAX)
+        self._behind = False
 
     def tell(self, message: bytes) -> None:
         try:
-            self.queue.put_nowait(message)
+            self._queue.put_nowait(message)
         except asyncio.QueueFull:
-            self.behind = True
+            self._behind = True
+
+    def begin_anew(self) -> None:
+        """What waits for it counts no more: it needs all of it again."""
+        self._behind = True
+        self.tell(b": anew\n\n")
+
+    def end(self) -> None:
+        """Nothing more comes, not what waits for it either."""
+        self._behind = False
+        self._empty()
+        self._queue.put_nowait(None)
+
+    async def told(self) -> bytes | None:
+        """The next message, once there is one; None: it is over."""
+        return await self._queue.get()
+
+    def catches_up(self) -> bool:
+        """Whether it was not told everything. What waits is dropped then, for all of it anew."""
+        behind = self._behind
+        if behind:
+            self._behind = False
+            self._empty()
+        return behind
+
+    def _empty(self) -> None:
+        while not self._queue.empty():
+            self._queue.get_nowait()
 
 
 def message(event: str, value: msgspec.Struct) -> bytes:
@@ -101,9 +127,7 @@ class Hub:
         finally:
             reading.cancel()
             for viewer in self._viewers:
-                viewer.behind = True
-                with contextlib.suppress(asyncio.QueueFull):
-                    viewer.queue.put_nowait(None)
+                viewer.end()
 
     async def messages(self, job_id: str | None) -> AsyncGenerator[bytes, None]:
         """All there is, and then what changes, for one viewer."""
@@ -114,13 +138,12 @@ class Hub:
             while True:
                 try:
                     async with asyncio.timeout(HEARTBEAT_S):
-                        told = await viewer.queue.get()
+                        told = await viewer.told()
                 except TimeoutError:
                     told = b": still here\n\n"
                 if told is None:
                     return
-                if viewer.behind:
-                    viewer.behind, viewer.queue = False, asyncio.Queue(QUEUE_MAX)
+                if viewer.catches_up():
                     told = self._whole(viewer)
                 yield told
         finally:
@@ -163,8 +186,7 @@ class Hub:
         if projection is not self._shown:  # it was read anew
             self._shown, self._versions = projection, {}
             for viewer in self._viewers:
-                viewer.behind = True
-                viewer.tell(b": anew\n\n")
+                viewer.begin_anew()
         versions = {job_id: job.version for job_id, job in projection.jobs.items()}
         changed = [job_id for job_id in versions if self._versions.get(job_id) != versions[job_id]]
         self._versions = versions
