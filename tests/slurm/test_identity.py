@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from drainfsm.core import events as e
+from drainfsm.core.notice import NoticeClass
 from drainfsm_kit.slurm_cluster import Cluster, SlurmJob
 
 pytestmark = pytest.mark.slurm
@@ -94,6 +95,12 @@ def _wait_until_saved(cluster: Cluster, job: SlurmJob) -> None:
     cluster.wait(lambda: mark.encode() in state.read_bytes() or None, what="a saved state")
 
 
+def _hard_notice(job: SlurmJob) -> bool | None:
+    """Not the limit of the job, which is a SOFT one from its start on."""
+    classes = [one.notice.notice_class for one in job.seen.find(e.NoticeReceived, 1)]
+    return NoticeClass.HARD in classes or None
+
+
 def test_a_requeue_waits_for_a_controller_that_is_away(cluster: Cluster, submit: Submit) -> None:
     """slurmctld stands still while the job leaves, and is killed then; the grace is long enough."""
     job = submit("one-node", GRACE="60")
@@ -101,7 +108,7 @@ def test_a_requeue_waits_for_a_controller_that_is_away(cluster: Cluster, submit:
     _wait_until_saved(cluster, job)
     pid = cluster.daemon_pid("slurmctld")
     cluster.run("scancel", "--batch", "--signal=USR1", job.job_id)
-    job.seen.wait_anyway(lambda: job.seen.find(e.NoticeReceived, 1) or None, what="the signal")
+    job.seen.wait_anyway(lambda: _hard_notice(job), what="the signal")
     os.kill(pid, signal.SIGSTOP)
     try:
         job.seen.wait_anyway(
