@@ -38,6 +38,9 @@ from drainfsm.store.generations import generation_prefix
 
 log = logging.getLogger("drainfsm.checkpoint")
 
+JOIN_S = 5.0
+"""For a thread that has nothing left to do."""
+
 
 class RankSave:
     """Runs in a thread of its own; the main thread waits for as much of it as it needs."""
@@ -102,8 +105,14 @@ class RankSave:
         self._wait(self._staged)
 
     def wait_done(self) -> None:
-        """Wait until the save has succeeded or failed; bounded once it was given up."""
+        """Wait until the save has succeeded or failed; bounded once it was given up.
+
+        Its thread has ended, too. It may be the last to hold objects of torch, and a thread that
+        lets go of one while the interpreter exits aborts the process.
+        """
         self._wait(self._done)
+        if self._done.is_set():
+            self._thread.join(JOIN_S)
 
     def _wait(self, event: threading.Event) -> None:
         if not wait_while_wanted(event, self._aborted):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import nn
 from drainfsm.checkpoint import Checkpoint
 from drainfsm.checkpoint.cadence import AGREE_AT, Cadence
 from drainfsm.checkpoint.exchange import Exchange
+from drainfsm.checkpoint.saving import RankSave
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.errors import ConfigError
@@ -111,6 +113,24 @@ def test_a_resumed_job_goes_on_bit_for_bit(
         resumed = Checkpoint(port_in(tmp_path, restore_target=target), **again.parts())
         assert resumed.restore() == step + 1
         assert again.train(step + 1) == whole[step + 1 :]
+
+
+def test_no_thread_is_left_that_could_hold_the_last_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the exit of the interpreter it would abort the process."""
+    run = RankSave._run
+
+    def lingers(save: RankSave) -> None:
+        run(save)
+        time.sleep(0.5)
+
+    monkeypatch.setattr(RankSave, "_run", lingers)
+    job = Job(torch.optim.AdamW)
+    checkpoint = Checkpoint(port_in(tmp_path, settings={"every_steps": 5}), **job.parts())
+    job.train(0, checkpoint)
+    checkpoint.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("drainfsm-save")]
 
 
 def test_training_may_change_the_state_while_it_is_written(
