@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from drainfsm.runtime.agent.local_ranks import LocalRanks
 from drainfsm.runtime.coordinator.actions import Actions
 from drainfsm.runtime.rank.orders import Action, StandingOrders
 from drainfsm.runtime.wire import node_messages as n
-from drainfsm_kit.agreement_world import LAST_STEP, RANKS, ROUNDS, Recorded, walk
-from drainfsm_kit.traces import judge
+from drainfsm_kit import traces
+from drainfsm_kit.agreement_world import LAST_STEP, RANKS, ROUNDS, walk
 
 WALKS = range(80)
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -28,24 +29,20 @@ CONSTANTS
 INVARIANT Told
 """
 
+refused = partial(traces.refused, module="AgreementTrace", config=CONFIG)
+
 pytestmark = [pytest.mark.tlc, pytest.mark.timeout(0)]
 
 
-def refused(traces: list[list[Recorded]], models: Path, folder: Path) -> list[Recorded]:
-    """The step of each trace that the model does not take, if there is one."""
-    left = judge(traces, module="AgreementTrace", config=CONFIG, models=models, folder=folder)
-    return [trace[-count] for count, trace in zip(left, traces, strict=True) if count]
-
-
 def test_runs_of_the_code_are_behaviours_of_the_model(models: Path, tmp_path: Path) -> None:
-    traces = [walk(seed) for seed in WALKS]
-    assert refused(traces, models, tmp_path) == []
-    taken = Counter(step["action"] for trace in traces for step in trace)
+    walks = [walk(seed) for seed in WALKS]
+    assert refused(walks, models, tmp_path) == []
+    taken = Counter(step["action"] for trace in walks for step in trace)
     assert taken["RanksQuiesced"] > 10
     assert taken["DrainCancelled"] > 10
     assert any(
         trace[-1]["after"]["phase"] == "quiesced" and trace[-1]["after"]["round"] == ROUNDS
-        for trace in traces
+        for trace in walks
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from drainfsm.errors import SlotTakenError
 from drainfsm.store import ObjectStore, gc
 from drainfsm.store.commits import CommitLog
 from drainfsm.store.retention import Holding
-from drainfsm_kit.commits_world import ATTEMPTS, RANKS, SAVES, Recorded, walk
-from drainfsm_kit.traces import judge
+from drainfsm_kit import traces
+from drainfsm_kit.commits_world import ATTEMPTS, RANKS, SAVES, walk
 
 WALKS = range(60)
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -30,19 +31,15 @@ CONSTANTS
 INVARIANT Told
 """
 
+refused = partial(traces.refused, module="CommitsTrace", config=CONFIG)
+
 pytestmark = [pytest.mark.tlc, pytest.mark.timeout(0)]
 
 
-def refused(traces: list[list[Recorded]], models: Path, folder: Path) -> list[Recorded]:
-    """The step of each trace that the model does not take, if there is one."""
-    left = judge(traces, module="CommitsTrace", config=CONFIG, models=models, folder=folder)
-    return [trace[-count] for count, trace in zip(left, traces, strict=True) if count]
-
-
 def test_runs_of_the_code_are_behaviours_of_the_model(models: Path, tmp_path: Path) -> None:
-    traces = [walk(seed) for seed in WALKS]
-    assert refused(traces, models, tmp_path) == []
-    taken = Counter(step["action"] for trace in traces for step in trace)
+    walks = [walk(seed) for seed in WALKS]
+    assert refused(walks, models, tmp_path) == []
+    taken = Counter(step["action"] for trace in walks for step in trace)
     assert all(taken[action] > 3 for action in ("Crash", "Derive", "Surveyed", "DeletePart"))
 
 

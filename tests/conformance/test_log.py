@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 
 from drainfsm.core.fold import Fold
 from drainfsm.log.shipment import Shipment
+from drainfsm_kit import traces
 from drainfsm_kit.log_world import LEAKS, RECORDS, RELAPSES, SHIPPERS, Recorded, walk
-from drainfsm_kit.traces import judge
 
 WALKS = range(80)
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -26,6 +27,8 @@ CONSTANTS
 INVARIANT Told
 """
 
+refused = partial(traces.refused, module="LogTrace", config=CONFIG)
+
 pytestmark = [pytest.mark.tlc, pytest.mark.timeout(0)]
 
 
@@ -37,20 +40,14 @@ def traces_in(directory: Path) -> list[list[Recorded]]:
     return found
 
 
-def refused(traces: list[list[Recorded]], models: Path, folder: Path) -> list[Recorded]:
-    """The step of each trace that the model does not take, if there is one."""
-    left = judge(traces, module="LogTrace", config=CONFIG, models=models, folder=folder)
-    return [trace[-count] for count, trace in zip(left, traces, strict=True) if count]
-
-
 def test_runs_of_the_code_are_behaviours_of_the_model(
     models: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    traces = traces_in(tmp_path_factory.mktemp("journals"))
-    assert refused(traces, models, tmp_path) == []
-    taken = Counter(step["action"] for trace in traces for step in trace)
+    walks = traces_in(tmp_path_factory.mktemp("journals"))
+    assert refused(walks, models, tmp_path) == []
+    taken = Counter(step["action"] for trace in walks for step in trace)
     assert all(taken[action] > 10 for action in ("Crash", "Doubt", "Relapse", "Drop"))
-    assert any(trace[-1]["after"]["applied"] == RECORDS for trace in traces)
+    assert any(trace[-1]["after"]["applied"] == RECORDS for trace in walks)
 
 
 def _takes_all_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

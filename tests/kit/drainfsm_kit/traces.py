@@ -6,10 +6,11 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from drainfsm_kit import tlc
 
+S = TypeVar("S")
 LEFT = re.compile(r'^<<"left", (\d+), (\d+)>>$', re.MULTILINE)
 
 
@@ -43,6 +44,14 @@ def judge(
     for place, count in LEFT.findall(verdict.output):
         left[int(place)] = min(left[int(place)], int(count))
     return [left[place] for place in range(1, len(traces) + 1)]
+
+
+def refused(
+    traces: Sequence[Sequence[S]], models: Path, folder: Path, *, module: str, config: str
+) -> list[S]:
+    """The step of each trace that the model does not take, if there is one. See ``judge``."""
+    left = judge(traces, module=module, config=config, models=models, folder=folder)
+    return [trace[-count] for count, trace in zip(left, traces, strict=True) if count]
 
 
 def _histories(traces: Sequence[Sequence[Any]], definitions: Sequence[str]) -> Iterator[str]:
