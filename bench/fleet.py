@@ -60,7 +60,7 @@ TOPIC = Topic(
             "report --all, beside decoding and folding",
             "report --all",
             "decode, fold",
-            gate=8,
+            gate=6.5,
         ),
     ),
 )

@@ -16,7 +16,7 @@ from drainfsm.cli.plan import quantity
 from drainfsm.cli.settings import Settings, default_values, load_settings
 from drainfsm.core.text import printable
 from drainfsm.doctor.broker import check_broker
-from drainfsm.doctor.findings import Finding, Patient, Severity, error, exit_code, note
+from drainfsm.doctor.findings import Finding, Setup, Severity, error, exit_code, note
 from drainfsm.doctor.host import check_host
 from drainfsm.doctor.job import check_command, check_nodes, check_window
 from drainfsm.doctor.platforms import check_sources
@@ -68,11 +68,11 @@ def main(argv: Sequence[str]) -> int:
     options, command = split_command(argv)
     arguments = parser().parse(options)
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
-    patient = patient_of(settings, arguments, command)
-    findings = examine(patient)
+    setup = setup_of(settings, arguments, command)
+    findings = examine(setup)
     if arguments.json:
         diagnosis = Diagnosis(
-            host=os.uname().nodename, needed_ms=patient.needed_ms, findings=tuple(findings)
+            host=os.uname().nodename, needed_ms=setup.needed_ms, findings=tuple(findings)
         )
         sys.stdout.buffer.write(msgspec.json.encode(diagnosis) + b"\n")
     else:
@@ -80,9 +80,7 @@ def main(argv: Sequence[str]) -> int:
     return exit_code(findings)
 
 
-def patient_of(
-    settings: Settings, arguments: argparse.Namespace, command: Sequence[str]
-) -> Patient:
+def setup_of(settings: Settings, arguments: argparse.Namespace, command: Sequence[str]) -> Setup:
     defaults = default_values()
 
     def given(key: str) -> str:
@@ -100,7 +98,7 @@ def patient_of(
             save_bytes=save_bytes, allowances=allowances, node_count=node_count
         ).needed_ms
     sources = settings.given("source")
-    return Patient(
+    return Setup(
         job=settings.job,
         command=tuple(command),
         store_url=store,
@@ -128,20 +126,20 @@ def _committed_bytes(store: str, *, job: str) -> int:
     return commit.total_bytes if commit else 0
 
 
-def examine(patient: Patient) -> list[Finding]:
+def examine(setup: Setup) -> list[Finding]:
     """All checks; one that fails is a finding, and does not stop the others."""
-    found = [*_tried("window", lambda: check_window(patient))]
-    found += _tried("command", lambda: check_command(patient))
-    found += _tried("nodes", lambda: check_nodes(patient))
-    if patient.store_url:
-        store = open_store(patient.store_url)
-        found += _tried("store", lambda: check_store(patient, store))
+    found = [*_tried("window", lambda: check_window(setup))]
+    found += _tried("command", lambda: check_command(setup))
+    found += _tried("nodes", lambda: check_nodes(setup))
+    if setup.store_url:
+        store = open_store(setup.store_url)
+        found += _tried("store", lambda: check_store(setup, store))
     else:
         found.append(note("store", "not named", fix="drainfsm doctor --store …"))
-    found += _tried("host", lambda: check_host(patient))
-    found += _tried("log", lambda: asyncio.run(check_broker(patient)))
+    found += _tried("host", lambda: check_host(setup))
+    found += _tried("log", lambda: asyncio.run(check_broker(setup)))
     clock = Clock()
-    found += _tried("sources", lambda: asyncio.run(check_sources(patient, clock.now_unix_ms)))
+    found += _tried("sources", lambda: asyncio.run(check_sources(setup, clock.now_unix_ms)))
     return found
 
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from drainfsm.cli.logs import WHERE, add_log_options, read_history, report_damage
+from drainfsm.cli.logs import (
+    WHERE,
+    add_log_options,
+    instant,
+    read_history,
+    reader_of,
+    report_damage,
+)
 from drainfsm.cli.options import Parser
+from drainfsm.cli.settings import load_settings
 from drainfsm.errors import ConfigError
 from drainfsm.views.history import History, export_lines
 
 USAGE = """export (--job NAME | --file PATH) [--epoch N] [--nats URL]
-                       (-o FILE [--format records|cloudevents|parquet] | --otlp)"""
+                       (-o FILE [--format records|cloudevents|parquet] | --otlp)
+       drainfsm export --otlp --follow [--job NAME] [--nats URL] [--file PATH] [--since WHEN]"""
 
 EPILOG = (
     WHERE
@@ -22,7 +33,12 @@ Only records (the default) can be read back. cloudevents: a CloudEvent an event,
 parquet: a row an event, with the state after it.
 
 --otlp sends every drain that is over as a trace, a span a phase, to where OTEL_EXPORTER_OTLP_…
-says (by default http://localhost:4318). What is sent twice is the same trace."""
+says (by default http://localhost:4318). What is sent twice is the same trace.
+
+--follow goes on until it is ended, and sends each drain once it is over: of --job, else of every
+job of --nats or of --state-dir. What no collector takes is tried again; a server that is away is
+waited for. It begins with the drains that are in the log, or with --since (7d, 2026-11-01) with
+those that were over later."""
 )
 
 FORMATS = ("records", "cloudevents", "parquet")
@@ -35,12 +51,18 @@ def parser() -> Parser:
     where = made.add_mutually_exclusive_group(required=True)
     where.add_argument("-o", "--output", metavar="FILE", type=Path, help="the file; - for stdout")
     where.add_argument("--otlp", action="store_true", help="send drains as OpenTelemetry traces")
+    made.add_argument("--follow", action="store_true", help="with --otlp: and what comes")
+    made.add_argument("--since", metavar="WHEN", help="with --follow: drains that ended later")
     made.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of the file")
     return made
 
 
 def main(argv: Sequence[str]) -> int:
     arguments = parser().parse(argv)
+    if arguments.follow:
+        return _follow(arguments)
+    if arguments.since is not None:
+        raise ConfigError("--since: only with --otlp --follow")
     history = read_history(arguments)
     if arguments.epoch is not None:
         logs = tuple(log for log in history.logs if log.epoch == arguments.epoch)
@@ -78,13 +100,37 @@ def _encoded(history: History, form: str) -> bytes:
         ) from error
 
 
+MISSING = "--otlp: OpenTelemetry is missing: install it with `pip install 'drainfsm[metrics]'`"
+
+
+def _follow(arguments: argparse.Namespace) -> int:
+    if not arguments.otlp or arguments.epoch is not None:
+        raise ConfigError("--follow: only with --otlp, and without --epoch")
+    import asyncio
+
+    try:
+        from drainfsm.views.trace_follower import TraceFollower
+    except ImportError as error:
+        raise ConfigError(MISSING) from error
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    follower = TraceFollower(
+        reader_of(
+            settings,
+            arguments.file,
+            job=None if settings.given("job") is None else settings.job,
+        ),
+        since_unix_ms=0 if arguments.since is None else instant(arguments.since),
+        say=lambda text: print(f"drainfsm: {text}", file=sys.stderr, flush=True),
+    )
+    asyncio.run(follower.run())
+    return 0
+
+
 def _send(history: History) -> None:
     try:
         from drainfsm.views.traces import send
     except ImportError as error:
-        raise ConfigError(
-            "--otlp: OpenTelemetry is missing: install it with `pip install 'drainfsm[metrics]'`"
-        ) from error
+        raise ConfigError(MISSING) from error
     from drainfsm.views.postmortem import postmortems
 
     found = postmortems(history.logs)

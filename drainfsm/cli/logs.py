@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drainfsm.cli.options import NATS_KEYS, Parser, add_options
-from drainfsm.cli.settings import load_settings
+from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.core.text import printable
 from drainfsm.errors import BrokerError, ConfigError
 from drainfsm.views.history import History, read_file, read_journals, read_stream
 from drainfsm.views.replay import AttemptReplay, replay_job
 
+if TYPE_CHECKING:
+    from drainfsm.views.watch import Reader
+
+UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 LINE_CHARS_MAX = 4_000
 """Length of a line for people; ``--json`` and ``export`` have all of it."""
 
@@ -27,6 +34,20 @@ def add_log_options(parser: Parser, *more: str) -> None:
     add_options(parser, ("job", *NATS_KEYS, "state_dir", *more))
     parser.add_argument("--file", metavar="PATH", type=Path, help="exported file, or a journal")
     parser.add_argument("--epoch", metavar="N", type=int, help="only this attempt")
+
+
+def reader_of(settings: Settings, file: Path | None, *, job: str | None) -> Reader:
+    """Follows what the options name. ``job`` None: all jobs."""
+    from drainfsm.runtime.clock import Clock
+    from drainfsm.views.watch import Reader
+
+    return Reader(
+        clock=Clock().now_unix_ms,
+        job=job,
+        nats=settings.nats or "",
+        file=file,
+        state_dir=settings.state_dir,
+    )
 
 
 def read_history(arguments: argparse.Namespace) -> History:
@@ -88,3 +109,24 @@ def report_damage(history: History) -> int:
 
 def _of(arguments: argparse.Namespace) -> str:
     return f" of job {arguments.job}" if arguments.job else ""
+
+
+def instant(text: str) -> int:
+    """Of ``--since``.
+
+    Raises:
+        ConfigError: it is neither an instant nor a span.
+    """
+    from drainfsm.runtime.clock import Clock
+
+    if match := re.fullmatch(r"(\d{1,6})([mhdw])", text):
+        return Clock().now_unix_ms() - int(match[1]) * UNITS_MS[match[2]]
+    try:
+        at = datetime.fromisoformat(text)
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return int(at.timestamp() * 1_000)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"--since {text}: give a date (2026-11-01), an instant (2026-11-01T12:00) or a span "
+            "(7d)"
+        ) from None

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -17,6 +15,7 @@ from drainfsm.cli.logs import (
     LINE_CHARS_MAX,
     WHERE,
     add_log_options,
+    instant,
     read_history,
     replays,
     report_damage,
@@ -55,7 +54,6 @@ by world size, losses by day. --since is a date (2026-11-01, with a time 2026-11
 or how long ago (7d, 12h). --csv prints a row an attempt."""
 )
 
-UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 COLUMNS = (
     *("job_id", "epoch", "ending", "reason", "noticed", "started_unix_ms", "ended_unix_ms"),
     *("exit_code", "world_size", "restored_step", "restore_ms", "healthy_after_ms"),
@@ -83,7 +81,7 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     arguments = parser().parse(argv)
     wanted = AttemptFilter(
-        since_unix_ms=None if arguments.since is None else _since(arguments.since),
+        since_unix_ms=None if arguments.since is None else instant(arguments.since),
         cause=arguments.cause,
         source=arguments.source,
         world_size=arguments.world_size,
@@ -172,18 +170,3 @@ def _cell(value: object) -> object:
         return value
     text = printable(value, chars_max=LINE_CHARS_MAX)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
-
-
-def _since(text: str) -> int:
-    """Raises: ConfigError: it is neither an instant nor a span."""
-    if match := re.fullmatch(r"(\d{1,6})([mhdw])", text):
-        return Clock().now_unix_ms() - int(match[1]) * UNITS_MS[match[2]]
-    try:
-        at = datetime.fromisoformat(text)
-        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        return int(at.timestamp() * 1_000)
-    except (ValueError, OverflowError):
-        raise ConfigError(
-            f"--since {text}: give a date (2026-11-01), an instant (2026-11-01T12:00) or a span "
-            "(7d)"
-        ) from None

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drainfsm.cli.logs import reader_of
 from drainfsm.cli.options import NATS_KEYS, Parser, add_options
 from drainfsm.cli.settings import load_settings
 from drainfsm.errors import ConfigError
-from drainfsm.runtime.clock import Clock
-from drainfsm.views.history import History, read_file, read_journals, read_stream
 
 if TYPE_CHECKING:
     from drainfsm.views.serve.access import Access
@@ -65,8 +63,9 @@ def main(argv: Sequence[str]) -> int:
     host, port = _address(arguments.listen)
     token = os.environ.get(TOKEN_VARIABLE, "")
     access = Access(host=host, token=token, user_header=arguments.user_header)
-    reader, load = _source(arguments)
-    return asyncio.run(_serve(reader, load, access, _bound(host, port)))
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    reader = reader_of(settings, arguments.file, job=None)
+    return asyncio.run(_serve(reader, access, _bound(host, port)))
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -85,35 +84,14 @@ def _bound(host: str, port: int) -> socket.socket:
         raise ConfigError(f"--listen {host}:{port}: {error.strerror or error}") from error
 
 
-def _source(arguments: argparse.Namespace) -> tuple[Reader, Callable[[str], History]]:
-    """What is followed, and how the whole log of a job is read."""
-    from drainfsm.views.watch import Reader
-
-    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
-    nats, file, state_dir = settings.nats, arguments.file, settings.state_dir
-    reader = Reader(clock=Clock().now_unix_ms, nats=nats or "", file=file, state_dir=state_dir)
-    if file is not None:
-        return reader, lambda job_id: _of_job(read_file(file), job_id)
-    if nats:
-        return reader, lambda job_id: read_stream(nats, job_id=job_id)
-    return reader, lambda job_id: read_journals(state_dir, job_id=job_id)
-
-
-def _of_job(history: History, job_id: str) -> History:
-    logs = tuple(log for log in history.logs if log.job_id == job_id)
-    return History(logs=logs, damage=history.damage)
-
-
-async def _serve(
-    reader: Reader, load: Callable[[str], History], access: Access, listening: socket.socket
-) -> int:
+async def _serve(reader: Reader, access: Access, listening: socket.socket) -> int:
     import uvicorn
 
     from drainfsm.views.serve.app import make_app
     from drainfsm.views.serve.hub import Hub
 
     config = uvicorn.Config(
-        make_app(Hub(reader), load, access),
+        make_app(Hub(reader), reader.load, access),
         log_level="warning",
         access_log=False,
         server_header=False,

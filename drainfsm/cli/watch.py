@@ -6,24 +6,26 @@ import argparse
 import asyncio
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from drainfsm.cli.logs import add_log_options
+from drainfsm.cli.logs import add_log_options, reader_of
 from drainfsm.cli.options import Parser
 from drainfsm.cli.settings import load_settings
 from drainfsm.core.explain import explain
 from drainfsm.core.text import printable
-from drainfsm.errors import ConfigError
+from drainfsm.errors import ConfigError, DrainfsmError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from drainfsm.core.records import Record
     from drainfsm.views.screen import Selection
     from drainfsm.views.watch import Reader
 
@@ -42,6 +44,9 @@ FRAME_S = 0.25
 CHANGES_S = 1.0
 PLAIN_WIDTH, PLAIN_HEIGHT = 100, 40
 UP, DOWN = ("k", "\x1b[A", "\x1bOA"), ("j", "\x1b[B", "\x1bOB")
+PAGES = {"\x1b[5~": -1, "\x1b[6~": 1, " ": 1}
+KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+"""Several keys may come at once, over a slow line."""
 
 
 def parser() -> Parser:
@@ -64,20 +69,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _reader(arguments: argparse.Namespace) -> Reader:
-    from drainfsm.runtime.clock import Clock
-    from drainfsm.views.watch import Reader
-
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
-    nats = settings.nats
-    if arguments.file is None and not nats and settings.given("job") is None:
+    job = None if settings.given("job") is None else settings.job
+    if arguments.file is None and not settings.nats and job is None:
         raise ConfigError("watch: give --nats for all jobs, or --job for the journals here")
-    return Reader(
-        clock=Clock().now_unix_ms,
-        job=None if settings.given("job") is None else settings.job,
-        nats=nats or "",
-        file=arguments.file,
-        state_dir=settings.state_dir,
-    )
+    return reader_of(settings, arguments.file, job=job)
 
 
 async def _watch(arguments: argparse.Namespace) -> int:
@@ -142,6 +138,7 @@ class _Terminal:
         self._selection = Selection()
         self._explained: list[str] | None = None
         self._top = 0
+        self._reading: asyncio.Task[None] | None = None
         self._key = asyncio.Event()
         self._over = False
 
@@ -168,7 +165,8 @@ class _Terminal:
             lines = _lines(self._reader, self._selection, width=width, height=height)
         else:
             shown = self._explained[self._top : self._top + height - 1]
-            lines = [Text(line) for line in shown] + [Text("q back  ↑↓ scroll", style="dim")]
+            lines = [Text(line) for line in shown]
+            lines.append(Text("q back  ↑↓ PgUp PgDn scroll", style="dim", end=""))
             for line in lines:
                 line.truncate(width, overflow="ellipsis")
         return Text("\n", end="").join(lines)
@@ -186,30 +184,33 @@ class _Terminal:
         before = termios.tcgetattr(number)
         loop = asyncio.get_running_loop()
         tty.setcbreak(number)
-        loop.add_reader(
-            number, lambda: self._pressed(os.read(number, 16).decode("ascii", "replace"))
-        )
+        loop.add_reader(number, self._typed, number)
         try:
             yield
         finally:
             loop.remove_reader(number)
             termios.tcsetattr(number, termios.TCSADRAIN, before)
 
+    def _typed(self, number: int) -> None:
+        try:
+            typed = os.read(number, 256).decode("ascii", "replace")
+        except OSError:  # the terminal is gone
+            typed = ""
+        self._over = self._over or not typed
+        for key in KEY.findall(typed):
+            self._pressed(key)
+        self._key.set()
+
     def _pressed(self, key: str) -> None:
         from drainfsm.views.screen import FILTERS
 
-        self._key.set()
         move = 1 if key in DOWN else -1 if key in UP else 0
-        if not key or (key in ("q", "\x04") and self._explained is None):
+        if self._explained is not None:
+            self._scroll(key, move)
+        elif key in ("q", "\x04"):
             self._over = True
-        elif key in ("q", "e", "\x1b") and self._explained is not None:
-            self._explained = None
-        elif self._explained is not None:
-            self._top = max(0, min(self._top + move, len(self._explained) - 1))
         elif move:
-            last = max(0, len(self._reader.projection.jobs) - 1)
-            row = max(0, min(self._selection.row + move, last))
-            self._selection = replace(self._selection, row=row)
+            self._choose(move)
         elif key == "f":
             at = FILTERS.index(self._selection.filter)
             wanted = FILTERS[(at + 1) % len(FILTERS)]
@@ -217,10 +218,58 @@ class _Terminal:
         elif key == "e":
             self._explain()
 
-    def _explain(self) -> None:
+    def _scroll(self, key: str, move: int) -> None:
+        assert self._explained is not None
+        if key in ("q", "e", "\x1b"):
+            self._explained = None
+            return
+        move += PAGES.get(key, 0) * max(1, self._console.size.height - 2)
+        self._top = max(0, min(self._top + move, len(self._explained) - 1))
+
+    def _choose(self, move: int) -> None:
+        from drainfsm.views.screen import row_of
+
         jobs = self._reader.projection.by_urgency()
         if jobs:
-            job = jobs[min(self._selection.row, len(jobs) - 1)]
-            lines = explain(job.newest.records)
-            self._explained = [printable(line, chars_max=1_000) for line in lines]
-            self._top = 0
+            row = max(0, min(row_of(jobs, self._selection) + move, len(jobs) - 1))
+            self._selection = replace(self._selection, job_id=jobs[row].job_id)
+
+    def _explain(self) -> None:
+        from drainfsm.views.screen import row_of
+
+        jobs = self._reader.projection.by_urgency()
+        if not jobs:
+            return
+        job = jobs[row_of(jobs, self._selection)]
+        self._selection = replace(self._selection, job_id=job.job_id)
+        self._top = 0
+        if all(attempt.whole for attempt in job.attempts.values()):
+            logs = {epoch: attempt.records for epoch, attempt in job.attempts.items()}
+            self._explained = _explained(logs)
+        else:
+            self._explained = ["Reading the log …"]
+            self._reading = asyncio.ensure_future(self._explain_from_log(job.job_id))
+
+    async def _explain_from_log(self, job_id: str) -> None:
+        """All of it: a long attempt is not kept as a whole."""
+        from drainfsm.views.projections import ATTEMPTS_KEPT
+        from drainfsm.views.replay import replay_job
+
+        try:
+            history = await asyncio.to_thread(self._reader.load, job_id)
+            newest = replay_job(history.logs)[-ATTEMPTS_KEPT:]
+            lines = _explained({one.final.epoch: one.counted for one in newest})
+        except (DrainfsmError, OSError) as error:
+            lines = [printable(f"The log cannot be read now: {error}")]
+        if self._explained is not None and self._selection.job_id == job_id:
+            self._explained = lines
+        self._key.set()
+
+
+def _explained(logs: Mapping[int, Sequence[Record]]) -> list[str]:
+    """Attempts by number, the newest first."""
+    lines = []
+    for epoch in sorted(logs, reverse=True):
+        lines.append(f"Attempt {epoch}")
+        lines += [f"  {printable(line, chars_max=1_000)}" for line in explain(logs[epoch])]
+    return lines

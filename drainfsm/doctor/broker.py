@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from drainfsm.doctor.findings import Finding, Patient, note, right, warning
+from drainfsm.doctor.findings import Finding, Setup, note, right, warning
 from drainfsm.errors import BrokerError
 from drainfsm.log.jetstream import connect
 from drainfsm.log.server import NatsServer, public
@@ -12,10 +12,10 @@ from drainfsm.log.server import NatsServer, public
 CONNECT_S = 5.0
 
 
-async def check_broker(patient: Patient) -> list[Finding]:
-    if patient.nats is None:
+async def check_broker(setup: Setup) -> list[Finding]:
+    if setup.nats is None:
         return [note("log", "no --nats: node 0 starts a server of its own, on its disk alone")]
-    return list(await _tried(patient.nats))
+    return list(await _tried(setup.nats))
 
 
 async def _tried(server: NatsServer) -> Iterator[Finding]:

@@ -48,7 +48,7 @@ def error(check: str, seen: str, *, why: str, fix: str) -> Finding:
     return Finding(check=check, severity=Severity.ERROR, seen=seen, why=why, fix=fix)
 
 
-class Patient(msgspec.Struct, frozen=True, kw_only=True):
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """The job as it would be started here."""
 
     job: str

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from drainfsm.checkpoint.memory import free_host_bytes
-from drainfsm.doctor.findings import Finding, Patient, error, right, warning
+from drainfsm.doctor.findings import Finding, Setup, error, right, warning
 from drainfsm.doctor.storage import check_mount
 from drainfsm.errors import ConfigError
 from drainfsm.policy.plan_text import size
@@ -19,9 +19,9 @@ JOURNAL_BYTES_MIN = 256 << 20
 """Weeks of a job's decisions; a full disk costs a drain time."""
 
 
-def check_host(patient: Patient) -> Iterator[Finding]:
-    yield from _check_state_dir(patient)
-    yield from _check_memory(patient)
+def check_host(setup: Setup) -> Iterator[Finding]:
+    yield from _check_state_dir(setup)
+    yield from _check_memory(setup)
     try:
         socket_dir()
     except ConfigError as problem:
@@ -33,8 +33,8 @@ def check_host(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _check_state_dir(patient: Patient) -> Iterator[Finding]:
-    there = patient.state_dir
+def _check_state_dir(setup: Setup) -> Iterator[Finding]:
+    there = setup.state_dir
     while not there.exists() and there != there.parent:
         there = there.parent
     try:
@@ -59,7 +59,7 @@ def _check_state_dir(patient: Patient) -> Iterator[Finding]:
         )
     else:
         yield right("state dir", f"{size(free)} are free in {there}")
-    if sign_of_life(patient.state_dir, job=patient.job) is not None:
+    if sign_of_life(setup.state_dir, job=setup.job) is not None:
         yield right("attempts", "the job has run here before; nothing of it was touched")
 
 
@@ -68,8 +68,8 @@ def _free(path: Path) -> int:
     return stat.f_bavail * stat.f_frsize
 
 
-def _check_memory(patient: Patient) -> Iterator[Finding]:
-    share = -(-patient.save_bytes // patient.node_count)
+def _check_memory(setup: Setup) -> Iterator[Finding]:
+    share = -(-setup.save_bytes // setup.node_count)
     free = free_host_bytes()
     if not share or free is None:
         return

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 from drainfsm.core.text import span
-from drainfsm.doctor.findings import Finding, Patient, error, note, right, warning
+from drainfsm.doctor.findings import Finding, Setup, error, note, right, warning
 from drainfsm.runtime.processes.job import TORCHRUN
 from drainfsm.runtime.processes.launchers import is_launcher
 
@@ -20,17 +20,17 @@ REACH_S = 3.0
 SCRIPT_BYTES = 64 * 1024
 
 
-def check_window(patient: Patient) -> Iterator[Finding]:
-    if not patient.needed_ms:
+def check_window(setup: Setup) -> Iterator[Finding]:
+    if not setup.needed_ms:
         yield note(
             "window",
             "the size of a checkpoint is not known, so neither is the window that it needs",
             fix="drainfsm doctor --bytes 420GB …, or a store in which one is committed",
         )
         return
-    needed, grace = span(patient.needed_ms), span(patient.grace_ms)
-    if patient.grace_ms <= patient.needed_ms:
-        needed_s = patient.needed_ms // 1_000 + 1
+    needed, grace = span(setup.needed_ms), span(setup.grace_ms)
+    if setup.grace_ms <= setup.needed_ms:
+        needed_s = setup.needed_ms // 1_000 + 1
         yield error(
             "window",
             f"--grace is {grace}, and a save needs {needed}",
@@ -42,8 +42,8 @@ def check_window(patient: Patient) -> Iterator[Finding]:
         yield right("window", f"a save needs {needed} of the {grace} of --grace")
 
 
-def check_command(patient: Patient) -> Iterator[Finding]:
-    command = patient.command
+def check_command(setup: Setup) -> Iterator[Finding]:
+    command = setup.command
     if not command:
         yield note("command", "not given", fix="drainfsm doctor … -- CMD")
         return
@@ -99,29 +99,29 @@ def _execs(command: tuple[str, ...]) -> bool:
     return "exec " in text or "trap ''" in text
 
 
-def check_nodes(patient: Patient) -> Iterator[Finding]:
-    if patient.node_count == 1:
+def check_nodes(setup: Setup) -> Iterator[Finding]:
+    if setup.node_count == 1:
         return
-    if not patient.token_given:
+    if not setup.token_given:
         yield warning(
             "token",
             "several nodes, and DRAINFSM_TOKEN is not set: a random one is kept in the store",
             why="whoever can read the store can join the job",
             fix="export DRAINFSM_TOKEN=$(openssl rand -hex 32)   # the same on every node",
         )
-    host, _, port_text = patient.coordinator.rpartition(":")
+    host, _, port_text = setup.coordinator.rpartition(":")
     if not host or not port_text.isdecimal():
         yield error(
             "coordinator",
-            f"--coordinator {patient.coordinator or '(missing)'} is not HOST:PORT",
+            f"--coordinator {setup.coordinator or '(missing)'} is not HOST:PORT",
             why="agents of several nodes find each other there",
             fix="drainfsm run --coordinator node0:7411 …",
         )
         return
-    yield from _check_port(patient, host, int(port_text))
+    yield from _check_port(setup, host, int(port_text))
 
 
-def _check_port(patient: Patient, host: str, port: int) -> Iterator[Finding]:
+def _check_port(setup: Setup, host: str, port: int) -> Iterator[Finding]:
     low, high = _ephemeral()
     if low <= port <= high:
         yield warning(
@@ -140,7 +140,7 @@ def _check_port(patient: Patient, host: str, port: int) -> Iterator[Finding]:
             fix=f"getent hosts {host}; name node 0 by a name or address that every node knows",
         )
         return
-    yield from _listen(host, port) if patient.node_rank == 0 else _reach(host, port, address[4])
+    yield from _listen(host, port) if setup.node_rank == 0 else _reach(host, port, address[4])
 
 
 def _listen(host: str, port: int) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import msgspec
 
 from drainfsm.adapter import AdapterContext, load_adapter
 from drainfsm.core.text import span
-from drainfsm.doctor.findings import Finding, Patient, error, note, right, warning
+from drainfsm.doctor.findings import Finding, Setup, error, note, right, warning
 from drainfsm.errors import ConfigError
 from drainfsm_adapters.auto import PROBES, Asking, detect
 from drainfsm_adapters.imds_token import TokenSession
@@ -36,10 +36,10 @@ MEND = {
 """By cloud: the command that shows, or fixes, that its service gives no answer."""
 
 
-async def check_sources(patient: Patient, now_unix_ms: Callable[[], int]) -> list[Finding]:
+async def check_sources(setup: Setup, now_unix_ms: Callable[[], int]) -> list[Finding]:
     """As the only work of its event loop: calls that are late are given up at the end."""
     try:
-        return await _check_each(patient, now_unix_ms)
+        return await _check_each(setup, now_unix_ms)
     finally:
         late = asyncio.all_tasks() - {asyncio.current_task()}
         for task in late:
@@ -48,30 +48,30 @@ async def check_sources(patient: Patient, now_unix_ms: Callable[[], int]) -> lis
         await asyncio.sleep(0)  # for their connections to be closed
 
 
-async def _check_each(patient: Patient, now_unix_ms: Callable[[], int]) -> list[Finding]:
+async def _check_each(setup: Setup, now_unix_ms: Callable[[], int]) -> list[Finding]:
     found: list[Finding] = []
-    for source in patient.sources:
-        found += _check_factory(patient, source)
+    for source in setup.sources:
+        found += _check_factory(setup, source)
         if source in PROBES:
             found += await _check_metadata(source, now_unix_ms)
-    if not patient.sources:
+    if not setup.sources:
         found += await _check_unheard(now_unix_ms)
-    if "slurm" in patient.sources:
-        found += await _check_slurm(patient)
-    if "kubernetes" in patient.sources:
-        found += await _check_rights(patient, now_unix_ms)
-    found += await _check_clock(patient, now_unix_ms)
+    if "slurm" in setup.sources:
+        found += await _check_slurm(setup)
+    if "kubernetes" in setup.sources:
+        found += await _check_rights(setup, now_unix_ms)
+    found += await _check_clock(setup, now_unix_ms)
     return found
 
 
-def _check_factory(patient: Patient, source: str) -> Iterator[Finding]:
+def _check_factory(setup: Setup, source: str) -> Iterator[Finding]:
     """The adapter takes its options, and finds itself where it belongs."""
     context = AdapterContext(
-        job_id=patient.job,
-        node_rank=patient.node_rank,
-        node_count=patient.node_count,
-        grace_ms=patient.grace_ms,
-        options=patient.adapters.get(source, {}),
+        job_id=setup.job,
+        node_rank=setup.node_rank,
+        node_count=setup.node_count,
+        grace_ms=setup.grace_ms,
+        options=setup.adapters.get(source, {}),
     )
     try:
         load_adapter(source, context)
@@ -119,10 +119,10 @@ async def _check_unheard(now_unix_ms: Callable[[], int]) -> list[Finding]:
     ]
 
 
-async def _check_clock(patient: Patient, now_unix_ms: Callable[[], int]) -> list[Finding]:
+async def _check_clock(setup: Setup, now_unix_ms: Callable[[], int]) -> list[Finding]:
     """By the ``Date`` of a service that knows a token or a plain path."""
-    allowed_ms = patient.allowances.clock_skew_ms
-    for source in patient.sources:
+    allowed_ms = setup.allowances.clock_skew_ms
+    for source in setup.sources:
         if source != "aws":
             continue
         from drainfsm_adapters import aws
@@ -153,9 +153,9 @@ async def _check_clock(patient: Patient, now_unix_ms: Callable[[], int]) -> list
 # --- Slurm --------------------------------------------------------------------------------------
 
 
-async def _check_slurm(patient: Patient) -> list[Finding]:
+async def _check_slurm(setup: Setup) -> list[Finding]:
     try:
-        options = slurm_options(patient.adapters.get("slurm", {}))
+        options = slurm_options(setup.adapters.get("slurm", {}))
         run = run_of(os.environ)
     except ConfigError:
         return []  # reported by the adapter's factory
@@ -183,7 +183,7 @@ async def _check_slurm(patient: Patient) -> list[Finding]:
                 fix="#SBATCH --requeue, or `resubmit` in [adapters.slurm]",
             )
         )
-    found += check_limits(limits, warning_s=options.warning_s, needed_ms=patient.needed_ms)
+    found += check_limits(limits, warning_s=options.warning_s, needed_ms=setup.needed_ms)
     return found
 
 
@@ -239,10 +239,10 @@ class _Review(msgspec.Struct, frozen=True, kw_only=True):
     status: _ReviewStatus
 
 
-async def _check_rights(patient: Patient, now_unix_ms: Callable[[], int]) -> list[Finding]:
+async def _check_rights(setup: Setup, now_unix_ms: Callable[[], int]) -> list[Finding]:
     from drainfsm_adapters.kubernetes_client import Api, NoConnectionError, connection_of
 
-    kubeconfig = patient.adapters.get("kubernetes", {}).get("kubeconfig", "")
+    kubeconfig = setup.adapters.get("kubernetes", {}).get("kubeconfig", "")
     try:
         api = Api(connection_of(kubeconfig), timeout_s=TIMEOUT_S, now_unix_ms=now_unix_ms)
     except (NoConnectionError, ConfigError) as problem:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from drainfsm.doctor.findings import Finding, Patient, error, note, right, warning
+from drainfsm.doctor.findings import Finding, Setup, error, note, right, warning
 from drainfsm.errors import ConfigError, DrainfsmError
 from drainfsm.policy.plan_text import size
 from drainfsm.store import CommitLog, ObjectStore, PosixStore
@@ -34,7 +34,7 @@ class Mount(NamedTuple):
     options: frozenset[str]
 
 
-def check_store(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
+def check_store(setup: Setup, store: ObjectStore) -> Iterator[Finding]:
     """Writes a few objects of its own, and removes them. Nothing is claimed."""
     if isinstance(store, PosixStore) and not store.root.is_dir():
         parent = store.root.parent
@@ -59,17 +59,17 @@ def check_store(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
         )
         return
     yield right("store", f"{store.url} keeps put-if-absent, read-after-write and list-after-write")
-    yield from _check_owner(patient, store)
+    yield from _check_owner(setup, store)
     if isinstance(store, PosixStore):
         yield from check_mount("store", store.root)
-        yield from _check_space(patient, store.root)
+        yield from _check_space(setup, store.root)
         yield from _check_clock(store)
-    yield from _check_bandwidth(patient, store)
+    yield from _check_bandwidth(setup, store)
 
 
-def _check_owner(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
+def _check_owner(setup: Setup, store: ObjectStore) -> Iterator[Finding]:
     try:
-        CommitLog(store, job_id=patient.job).head()
+        CommitLog(store, job_id=setup.job).head()
     except DrainfsmError as problem:
         yield error(
             "commit log",
@@ -124,16 +124,16 @@ def mount_of(path: Path) -> Mount | None:
     return found
 
 
-def _check_space(patient: Patient, root: Path) -> Iterator[Finding]:
+def _check_space(setup: Setup, root: Path) -> Iterator[Finding]:
     stat = os.statvfs(root)
     free = stat.f_bavail * stat.f_frsize
-    needed = patient.save_bytes * GENERATIONS_KEPT
+    needed = setup.save_bytes * GENERATIONS_KEPT
     if free < needed:
         yield error(
             "store space",
             f"{size(free)} are free, and {GENERATIONS_KEPT} checkpoints need {size(needed)}",
             why="the save of a drain would fail for want of room",
-            fix=f"drainfsm gc --store {root} --job {patient.job} --keep-last 2 --delete",
+            fix=f"drainfsm gc --store {root} --job {setup.job} --keep-last 2 --delete",
         )
     elif stat.f_files and stat.f_favail < 1_000:
         yield error(
@@ -183,7 +183,7 @@ def write_bandwidth(store: ObjectStore) -> int:
             store.delete_tree(tree)
 
 
-def _check_bandwidth(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
+def _check_bandwidth(setup: Setup, store: ObjectStore) -> Iterator[Finding]:
     try:
         measured = write_bandwidth(store)
     except DrainfsmError as problem:
@@ -194,14 +194,14 @@ def _check_bandwidth(patient: Patient, store: ObjectStore) -> Iterator[Finding]:
             fix="check quota and rights",
         )
         return
-    assumed = patient.allowances.store_bytes_per_s
-    if measured * patient.node_count < assumed:
+    assumed = setup.allowances.store_bytes_per_s
+    if measured * setup.node_count < assumed:
         yield warning(
             "store bandwidth",
-            f"{size(measured)}/s from this node, {patient.node_count} node(s); the rule counts "
+            f"{size(measured)}/s from this node, {setup.node_count} node(s); the rule counts "
             f"on {size(assumed)}/s until a save is on record",
             why="the first drain may begin a save that does not fit, and give it up",
-            fix=f"drainfsm run --store-bytes-per-s {measured * patient.node_count} …",
+            fix=f"drainfsm run --store-bytes-per-s {measured * setup.node_count} …",
         )
     else:
         yield right("store bandwidth", f"{size(measured)}/s from this node")

@@ -18,6 +18,7 @@ __all__ = [
     "Journal",
     "NatsServer",
     "Record",
+    "Stored",
     "connect",
     "journals",
     "read_journal",
@@ -25,7 +26,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from drainfsm.core.records import Record
-    from drainfsm.log.jetstream import Connection, connect
+    from drainfsm.log.jetstream import Connection, Stored, connect
     from drainfsm.log.journal import Journal, journals, read_journal
     from drainfsm.log.server import NatsServer
 else:
@@ -36,6 +37,7 @@ else:
             "Journal": "drainfsm.log.journal",
             "NatsServer": "drainfsm.log.server",
             "Record": "drainfsm.core.records",
+            "Stored": "drainfsm.log.jetstream",
             "connect": "drainfsm.log.jetstream",
             "journals": "drainfsm.log.journal",
             "read_journal": "drainfsm.log.journal",

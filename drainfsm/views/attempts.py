@@ -355,6 +355,8 @@ _OUTCOMES: tuple[tuple[type[e.Fact], str], ...] = (
     (e.SaveSkipped, "skipped"),
     (e.DrainCancelled, "cancelled"),
 )
+GOOD = frozenset({"committed", "cancelled", "ended"})
+"""Outcomes that cost no work."""
 
 
 def drain_outcome(kinds: AbstractSet[type], *, exit_code: int | None, lost: bool) -> str:

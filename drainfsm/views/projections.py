@@ -92,6 +92,11 @@ class AttemptProjection:
         """Of the newest drain: when, and to what instant, its deadline was set."""
 
     @property
+    def whole(self) -> bool:
+        """``records`` has all that counted."""
+        return len(self.records) < RECORDS_KEPT
+
+    @property
     def state(self) -> State:
         """What it runs with, its current drain, and how far that is."""
         return self.fold.state

@@ -14,6 +14,8 @@ from drainfsm.core.budget import Budget
 from drainfsm.core.deadline import budget_of
 from drainfsm.core.state import State
 from drainfsm.core.text import printable, span
+from drainfsm.views.attempts import GOOD
+from drainfsm.views.measures import DrainEnd
 from drainfsm.views.projections import (
     DECISIONS,
     AttemptProjection,
@@ -26,6 +28,8 @@ from drainfsm.views.table import day_and_time, describe
 
 JOB_ROWS_MAX = 8
 LATE_SHOWN_MAX = 3
+DRAINS_SHOWN = 2
+BLIND_SHOWN = 3
 FILTERS = ("decisions", "all", "notices")
 STYLES = {
     Outlook.FITS: "green",
@@ -41,8 +45,16 @@ TERM_STYLES = {"quiesce": "cyan", "durable": "blue", "commit": "magenta"}
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What the viewer chose."""
 
-    row: int = 0
+    job_id: str = ""
+    """It stays chosen when the order changes. Empty, or not there: the most urgent one."""
+
     filter: str = "decisions"
+
+
+def row_of(jobs: Sequence[JobProjection], selection: Selection) -> int:
+    """Where the chosen job stands in the list."""
+    rows = (row for row, job in enumerate(jobs) if job.job_id == selection.job_id)
+    return next(rows, 0)
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,11 +81,12 @@ def screen(
     lines = [_title(projection, feed, now_unix_ms)]
     if not jobs:
         lines.append(Text("no records yet", style="dim"))
-    row = min(selection.row, max(0, len(jobs) - 1))
+    row = row_of(jobs, selection)
     first = max(0, min(row - JOB_ROWS_MAX // 2, len(jobs) - JOB_ROWS_MAX))
     shown = jobs[first : first + min(JOB_ROWS_MAX, max(1, height // 3))]
     for number, job in enumerate(shown, start=first):
-        lines.append(_job(projection.status(job, now_unix_ms=now_unix_ms), chosen=number == row))
+        status = projection.status(job, now_unix_ms=now_unix_ms)
+        lines.append(_job(status, job, now_unix_ms, chosen=number == row))
     if jobs:
         lines += _detail(jobs[row], now_unix_ms=now_unix_ms, width=width)
     footer = Text(
@@ -92,22 +105,23 @@ def _title(projection: Projection, feed: Feed, now_unix_ms: int) -> Text:
     """What is wrong first: a narrow terminal cuts the end."""
     text = Text(f"drainfsm watch  {day_and_time(now_unix_ms)[1][:8]} UTC", "bold")
     if feed.stale_since_unix_ms is not None:
-        age = span(now_unix_ms - feed.stale_since_unix_ms)
+        age = span(max(0, now_unix_ms - feed.stale_since_unix_ms))
+        since = day_and_time(feed.stale_since_unix_ms)[1][:8]
         why = f" ({printable(feed.error)})" if feed.error else ""
-        text.append(f"  STALE for {age}{why}", "bold red")
+        text.append(f"  STALE for {age}, since {since}{why}", "bold red")
     if projection.unreadable_count:
         text.append(f"  {projection.unreadable_count} unreadable", "yellow")
     return text.append(f"  {feed.source}", "dim")
 
 
-def _job(status: Status, *, chosen: bool) -> Text:
+def _job(status: Status, job: JobProjection, now_unix_ms: int, *, chosen: bool) -> Text:
     text = Text(f"{'>' if chosen else ' '} {status.job_id}/{status.epoch}  ", "bold" * chosen)
     style = ""
     if status.remaining_ms is not None:
         style = "red" if status.remaining_ms < 30_000 else "yellow"
     text.append(headline(status), style)
-    if status.commit_age_ms is not None:
-        text.append(f"  commit {span(status.commit_age_ms)} ago")
+    if job.measures.committed_unix_ms is not None:
+        text.append(f"  commit {span(max(0, now_unix_ms - job.measures.committed_unix_ms))} ago")
     elif status.committed_step is None:
         text.append("  nothing committed", "yellow")
     if status.blind:
@@ -125,6 +139,8 @@ def _detail(job: JobProjection, *, now_unix_ms: int, width: int) -> Iterator[Tex
         yield _budget(budget, good)
         yield _ranks(newest.state, newest)
     yield from _blind(newest, now_unix_ms)
+    for ended in list(job.measures.finished)[-DRAINS_SHOWN:]:
+        yield _ended(ended)
 
 
 def _bar(budget: Budget, good: Outlook, *, opened_unix_ms: int, width: int) -> Text:
@@ -164,8 +180,8 @@ def _ranks(state: State, attempt: AttemptProjection) -> Text:
         return text.append("; ".join(names))
     if stop is None:
         return Text(f"  {world_size} ranks train; no stop step is agreed")
-    held = len(stop.nodes) - len(stop.waiting)
-    text = Text(f"  {held} of {len(stop.nodes)} nodes hold at step {stop.step}")
+    held = sum(len(one.ranks) for one in stop.nodes if one.node not in stop.waiting)
+    text = Text(f"  {held} of {world_size} ranks hold at step {stop.step}")
     if stop.waiting:
         waiting = ", ".join(str(node) for node in sorted(stop.waiting)[:8])
         text.append(f"; waiting for node {waiting}", "yellow")
@@ -173,13 +189,27 @@ def _ranks(state: State, attempt: AttemptProjection) -> Text:
 
 
 def _blind(attempt: AttemptProjection, now_unix_ms: int) -> Iterator[Text]:
-    for blind in attempt.sources.blind():
+    found = attempt.sources.blind()
+    for blind in found[:BLIND_SHOWN]:
         age = span(max(0, now_unix_ms - blind.since_unix_ms))
         yield Text(
             f"  source {printable(blind.source)} on node {blind.node} cannot tell for {age}: "
             f"{printable(blind.detail)}",
             "red",
         )
+    if len(found) > BLIND_SHOWN:
+        yield Text(f"  and {len(found) - BLIND_SHOWN} more that cannot tell", "red")
+
+
+def _ended(drain: DrainEnd) -> Text:
+    at = day_and_time(drain.opened_unix_ms)[1][:8]
+    text = Text(f"  drain {printable(drain.drain_id)} ({at}, {printable(drain.cause)}): ")
+    text.append(drain.outcome, "" if drain.outcome in GOOD else "red")
+    if drain.remaining_ms is None:
+        return text
+    if drain.remaining_ms < 0:
+        return text.append(f", {span(-drain.remaining_ms)} PAST the deadline", "red")
+    return text.append(f", {span(drain.remaining_ms)} before the deadline", "dim")
 
 
 def _tail(job: JobProjection, selection: Selection, room: int) -> list[Text]:

@@ -6,9 +6,11 @@ messages (``trace_id``) lead to it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -22,44 +24,87 @@ from drainfsm.core.text import printable
 from drainfsm.core.trace import trace_id
 from drainfsm.errors import DrainfsmError
 from drainfsm.version import __version__
+from drainfsm.views.attempts import GOOD
 from drainfsm.views.postmortem import Postmortem
 
-GOOD = ("committed", "cancelled", "ended")
 NS_PER_MS = 1_000_000
+SPANS_MAX = 512
+"""Of one request: collectors refuse what is too large."""
 
 
 class TraceExportError(DrainfsmError):
     """No collector took the traces."""
 
 
-def send(found: Sequence[Postmortem]) -> int:
+def send(found: Sequence[Postmortem], *, drain_ids: Collection[str] | None = None) -> int:
     """To where the standard ``OTEL_EXPORTER_OTLP_…`` variables say; returns how many spans.
+    ``found``: all drains of a job; ``drain_ids``: those that are sent (None: all).
 
     Raises:
         TraceExportError: they were not taken.
     """
-    spans = list(spans_of(found))
+    spans = list(spans_of(found, drain_ids=drain_ids))
     exporter = OTLPSpanExporter()
     try:
-        if spans and exporter.export(spans) is not SpanExportResult.SUCCESS:
-            raise TraceExportError(
-                "the traces were not taken: is OTEL_EXPORTER_OTLP_ENDPOINT an OTLP/HTTP endpoint?"
-            )
+        for first in range(0, len(spans), SPANS_MAX):
+            part = spans[first : first + SPANS_MAX]
+            with _complaints() as complaints:
+                taken = exporter.export(part) is SpanExportResult.SUCCESS
+            if not taken:
+                why = printable(next(iter(complaints), "no reason was given"), chars_max=300)
+                raise TraceExportError(
+                    f"the traces were not taken: {why}; is OTEL_EXPORTER_OTLP_ENDPOINT an "
+                    "OTLP/HTTP endpoint?"
+                )
     finally:
         exporter.shutdown()  # type: ignore[no-untyped-call]
     return len(spans)
 
 
-def spans_of(found: Sequence[Postmortem]) -> Iterator[ReadableSpan]:
+class _Complaints(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def _complaints() -> Iterator[list[str]]:
+    """What the exporter logs, which says why it failed, instead of in the log."""
+    logger, handler = logging.getLogger(OTLPSpanExporter.__module__), _Complaints()
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield handler.said
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated
+
+
+def spans_of(
+    found: Sequence[Postmortem], *, drain_ids: Collection[str] | None = None
+) -> Iterator[ReadableSpan]:
     """Of drains that are over; of a job in the order of its log."""
     resource = Resource.create(
         {} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: "drainfsm"}
     )
     for number, one in enumerate(found):
-        if one.outcome == "open" or not one.phases:
+        if not is_over(one) or (drain_ids is not None and one.drain_id not in drain_ids):
             continue
         yield _drain(one, resource, list(_links(found, number)))
         yield from _phases(one, resource)
+
+
+def is_over(one: Postmortem) -> bool:
+    """It can be sent: it changes no more."""
+    return one.outcome != "open"
+
+
+def ended_unix_ms(one: Postmortem) -> int:
+    """Its last milestone; a drain that was lost at once has none but its beginning."""
+    return one.opened_unix_ms + (one.phases[-1].to_ms if one.phases else 0)
 
 
 def _context(drain_id: str, span: str = "") -> SpanContext:
@@ -103,7 +148,7 @@ def _drain(one: Postmortem, resource: Resource, links: list[Link]) -> ReadableSp
         kind=SpanKind.INTERNAL,
         status=Status(StatusCode.OK) if good else Status(StatusCode.ERROR, one.outcome),
         start_time=one.opened_unix_ms * NS_PER_MS,
-        end_time=(one.opened_unix_ms + one.phases[-1].to_ms) * NS_PER_MS,
+        end_time=ended_unix_ms(one) * NS_PER_MS,
         instrumentation_scope=InstrumentationScope("drainfsm", __version__),
     )
 

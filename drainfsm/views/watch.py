@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from drainfsm.core.codec import decode
 from drainfsm.core.records import subjects_of
 from drainfsm.errors import BrokerError, ConfigError, RecordUnreadableError
-from drainfsm.views.history import History, read_file, read_journals
+from drainfsm.views.history import History, read_file, read_journals, read_stream
 from drainfsm.views.journals import GrowingJournals
 from drainfsm.views.projections import Projection
 
@@ -126,6 +126,20 @@ class Reader:
             return
         self._history()  # raises where there is nothing
         self.poll()
+
+    def load(self, job_id: str) -> History:
+        """The whole log of a job, where it is read from. Blocks.
+
+        Raises:
+            BrokerError, ConfigError: it cannot be read.
+        """
+        if self._file is not None:
+            history = read_file(self._file)
+            logs = tuple(log for log in history.logs if log.job_id == job_id)
+            return History(logs=logs, damage=history.damage)
+        if self._nats:
+            return read_stream(self._nats, job_id=job_id)
+        return read_journals(self._state_dir, job_id=job_id)
 
     def _history(self) -> History:
         if self._file is not None:

@@ -34,11 +34,11 @@ PUBLIC = {
         "StartSave State Tick Verification VerifyEntries WithdrawNotice"
     ),
     "drainfsm.adapter": (
-        "Adapter AdapterContext AdapterFactory Cause Cordon Departure GROUP Interpreter Notice "
-        "NoticeClass NoticeSink NoticeSource Requeuer Staying adapter_names load_adapter "
-        "options_name"
+        "Adapter AdapterContext AdapterFactory Cause Cordon Departure GROUP Interpreter JobStatus "
+        "LastRequeuer Notice NoticeClass NoticeSink NoticeSource Requeuer StatusDisplay Staying "
+        "adapter_names load_adapter options_name"
     ),
-    "drainfsm.log": "Connection Journal NatsServer Record connect journals read_journal",
+    "drainfsm.log": "Connection Journal NatsServer Record Stored connect journals read_journal",
     "drainfsm.views": (
         "AttemptLog AttemptProjection AttemptReplay AttemptReport JobProjection Line Projection "
         "Report Status Totals by_attempt replay_job report_jobs"

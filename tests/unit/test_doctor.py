@@ -15,7 +15,7 @@ from drainfsm.cli.main import main
 from drainfsm.core.budget import Allowances
 from drainfsm.doctor import storage
 from drainfsm.doctor.broker import check_broker
-from drainfsm.doctor.findings import Finding, Patient, Severity
+from drainfsm.doctor.findings import Finding, Setup, Severity
 from drainfsm.doctor.host import check_host
 from drainfsm.doctor.job import check_command, check_nodes, check_window
 from drainfsm.doctor.platforms import check_limits, check_sources
@@ -54,7 +54,7 @@ def closed_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def patient(tmp_path: Path, **fields: Any) -> Patient:
+def setup(tmp_path: Path, **fields: Any) -> Setup:
     right: dict[str, Any] = {
         "job": "llm",
         "command": ("true",),
@@ -72,7 +72,7 @@ def patient(tmp_path: Path, **fields: Any) -> Patient:
         "needed_ms": 20_000,
         "adapters": {},
     }
-    return Patient(**{**right, **fields})
+    return Setup(**{**right, **fields})
 
 
 def bad(findings: object) -> list[Finding]:
@@ -88,7 +88,7 @@ def the_only(findings: object) -> Finding:
     return found
 
 
-def sources(one: Patient) -> list[Finding]:
+def sources(one: Setup) -> list[Finding]:
     return asyncio.run(check_sources(one, Clock().now_unix_ms))
 
 
@@ -96,27 +96,27 @@ def sources(one: Patient) -> list[Finding]:
 
 
 def test_a_window_that_is_too_short(tmp_path: Path) -> None:
-    found = the_only(check_window(patient(tmp_path, grace_ms=20_000)))
+    found = the_only(check_window(setup(tmp_path, grace_ms=20_000)))
     assert (found.check, found.severity) == ("window", Severity.ERROR)
     assert "--grace 21" in found.fix
-    assert not bad(check_window(patient(tmp_path, grace_ms=20_001)))
-    assert not bad(check_window(patient(tmp_path, needed_ms=0)))
+    assert not bad(check_window(setup(tmp_path, grace_ms=20_001)))
+    assert not bad(check_window(setup(tmp_path, needed_ms=0)))
 
 
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
-    found = the_only(check_command(patient(tmp_path, command=("no-such-program", "x"))))
+    found = the_only(check_command(setup(tmp_path, command=("no-such-program", "x"))))
     assert (found.check, found.severity) == ("command", Severity.ERROR)
 
 
 def test_a_shell_between_the_agent_and_the_ranks(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("torchrun train.py\n")
-    found = the_only(check_command(patient(tmp_path, command=("bash", str(script)))))
+    found = the_only(check_command(setup(tmp_path, command=("bash", str(script)))))
     assert (found.check, found.severity) == ("command", Severity.WARNING)
     for text in ("exec torchrun train.py\n", "trap '' TERM\ntorchrun train.py\n"):
         script.write_text(text)
-        assert not bad(check_command(patient(tmp_path, command=("bash", str(script)))))
-    assert not bad(check_command(patient(tmp_path, command=("bash", "-c", "exec python x.py"))))
+        assert not bad(check_command(setup(tmp_path, command=("bash", str(script)))))
+    assert not bad(check_command(setup(tmp_path, command=("bash", "-c", "exec python x.py"))))
 
 
 def test_a_torchrun_that_is_told_to_act_on_signals_itself(
@@ -128,7 +128,7 @@ def test_a_torchrun_that_is_told_to_act_on_signals_itself(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def found(*words: str) -> list[Finding]:
-        return bad(check_command(patient(tmp_path, command=("torchrun", *words))))
+        return bad(check_command(setup(tmp_path, command=("torchrun", *words))))
 
     for words in (
         ("--signals-to-handle", "SIGTERM,SIGHUP", "train.py"),
@@ -142,14 +142,14 @@ def test_a_torchrun_that_is_told_to_act_on_signals_itself(
 
 
 def test_no_token_for_several_nodes(tmp_path: Path, closed_port: int) -> None:
-    several = patient(
+    several = setup(
         tmp_path, node_count=2, token_given=False, coordinator=f"127.0.0.1:{closed_port}"
     )
     assert "token" in {one.check for one in bad(check_nodes(several))}
 
 
 def _coordinator(tmp_path: Path, where: str, *, rank: int = 0) -> list[Finding]:
-    several = patient(tmp_path, node_count=2, node_rank=rank, coordinator=where)
+    several = setup(tmp_path, node_count=2, node_rank=rank, coordinator=where)
     found = [one for one in bad(check_nodes(several)) if "hands out" not in one.seen]
     assert all(one.check == "coordinator" for one in found)
     return found
@@ -169,7 +169,7 @@ def test_where_the_agents_should_find_each_other(tmp_path: Path, closed_port: in
 
 
 def test_a_port_that_the_kernel_hands_out(tmp_path: Path) -> None:
-    several = patient(tmp_path, node_count=2, coordinator="127.0.0.1:45000")
+    several = setup(tmp_path, node_count=2, coordinator="127.0.0.1:45000")
     assert any("hands out" in one.seen for one in bad(check_nodes(several)))
 
 
@@ -177,7 +177,7 @@ def test_a_port_that_the_kernel_hands_out(tmp_path: Path) -> None:
 
 
 def test_a_store_that_replaces_what_must_only_be_created(tmp_path: Path) -> None:
-    found = the_only(check_store(patient(tmp_path), ReplacingStore()))
+    found = the_only(check_store(setup(tmp_path), ReplacingStore()))
     assert (found.check, found.severity) == ("store", Severity.ERROR)
     assert "put-if-absent" in found.seen
 
@@ -185,15 +185,15 @@ def test_a_store_that_replaces_what_must_only_be_created(tmp_path: Path) -> None
 def test_a_store_whose_file_system_is_not_mounted(tmp_path: Path) -> None:
     from drainfsm.store import open_store
 
-    found = the_only(check_store(patient(tmp_path), open_store(str(tmp_path / "no" / "store"))))
+    found = the_only(check_store(setup(tmp_path), open_store(str(tmp_path / "no" / "store"))))
     assert "does not exist" in found.seen
-    assert not bad(check_store(patient(tmp_path), open_store(str(tmp_path / "store"))))
+    assert not bad(check_store(setup(tmp_path), open_store(str(tmp_path / "store"))))
 
 
 def test_a_store_of_another_job(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store")
     CommitLog(store, job_id="other").claim(attempt_id="a1", now_unix_ms=1)
-    found = the_only(check_store(patient(tmp_path), store))
+    found = the_only(check_store(setup(tmp_path), store))
     assert (found.check, found.severity) == ("commit log", Severity.ERROR)
 
 
@@ -208,17 +208,17 @@ def test_a_store_in_memory(tmp_path: Path) -> None:
         mounts.write_text(f"d / ext4 rw 0 0\nd {tmp_path} {kind} {options} 0 0\n")
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(storage, "MOUNTS", mounts)
-            found = the_only(check_store(patient(tmp_path), new_store(tmp_path / "store")))
+            found = the_only(check_store(setup(tmp_path), new_store(tmp_path / "store")))
             assert mount_of(tmp_path / "store") is not None
             assert (found.check, found.severity) == ("store", severity)
 
 
 def test_a_store_without_room_or_slower_than_the_rule_reckons(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store")
-    found = the_only(check_store(patient(tmp_path, save_bytes=10**18), store))
+    found = the_only(check_store(setup(tmp_path, save_bytes=10**18), store))
     assert (found.check, found.severity) == ("store space", Severity.ERROR)
     fast = Allowances(store_bytes_per_s=10**15)
-    found = the_only(check_store(patient(tmp_path, allowances=fast), store))
+    found = the_only(check_store(setup(tmp_path, allowances=fast), store))
     assert (found.check, found.severity) == ("store bandwidth", Severity.WARNING)
     assert store.list("") == {}, "the doctor leaves nothing behind"
 
@@ -227,14 +227,14 @@ def test_a_store_without_room_or_slower_than_the_rule_reckons(tmp_path: Path) ->
 
 
 def test_no_memory_to_stage_in(tmp_path: Path) -> None:
-    found = the_only(check_host(patient(tmp_path, save_bytes=10**16)))
+    found = the_only(check_host(setup(tmp_path, save_bytes=10**16)))
     assert (found.check, found.severity) == ("memory", Severity.ERROR)
-    assert not bad(check_host(patient(tmp_path, save_bytes=10**16, node_count=10**12)))
+    assert not bad(check_host(setup(tmp_path, save_bytes=10**16, node_count=10**12)))
 
 
 def test_a_state_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    found = the_only(check_host(patient(tmp_path, state_dir=tmp_path / "file" / "state")))
+    found = the_only(check_host(setup(tmp_path, state_dir=tmp_path / "file" / "state")))
     assert (found.check, found.severity) == ("state dir", Severity.ERROR)
 
 
@@ -242,7 +242,7 @@ def test_a_state_directory_that_is_a_file(tmp_path: Path) -> None:
 
 
 def broker(tmp_path: Path, url: str) -> list[Finding]:
-    return asyncio.run(check_broker(patient(tmp_path, nats=NatsServer(url=url))))
+    return asyncio.run(check_broker(setup(tmp_path, nats=NatsServer(url=url))))
 
 
 def test_a_server_of_the_log_that_is_away(tmp_path: Path, closed_port: int) -> None:
@@ -299,7 +299,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AwsMetadataSe
 def test_a_metadata_service_that_is_away_or_one_hop_too_far(
     tmp_path: Path, aws: Callable[..., AwsMetadataServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = patient(tmp_path, sources=("aws",))
+    heard = setup(tmp_path, sources=("aws",))
     server = aws()
     assert not bad(sources(heard))
     server.limit_hops()
@@ -314,19 +314,19 @@ def test_a_metadata_service_that_is_away_or_one_hop_too_far(
 
 def test_a_clock_that_is_off(tmp_path: Path, aws: Callable[..., AwsMetadataServer]) -> None:
     aws(clock_ahead_ms=30_000)
-    found = the_only(sources(patient(tmp_path, sources=("aws",))))
+    found = the_only(sources(setup(tmp_path, sources=("aws",))))
     assert (found.check, found.severity) == ("clock", Severity.WARNING)
 
 
 def test_a_platform_that_nobody_listens_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    assert "--source slurm" in the_only(sources(patient(tmp_path))).fix
+    assert "--source slurm" in the_only(sources(setup(tmp_path))).fix
 
 
 def test_slurm_outside_of_a_job_and_without_its_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm = patient(
+    slurm = setup(
         tmp_path, sources=("slurm",), adapters={"slurm": {"scontrol": "/no/such/scontrol"}}
     )
     assert "no SLURM_JOB_ID" in the_only(sources(slurm)).seen
@@ -368,7 +368,7 @@ def test_what_slurm_leaves_for_a_save(
 
 def test_kubernetes_without_a_way_in(tmp_path: Path) -> None:
     adapters = {"kubernetes": {"kubeconfig": str(tmp_path / "none")}}
-    found = bad(sources(patient(tmp_path, sources=("kubernetes",), adapters=adapters)))
+    found = bad(sources(setup(tmp_path, sources=("kubernetes",), adapters=adapters)))
     assert {one.severity for one in found} == {Severity.ERROR}
     assert "kubernetes" in {one.check for one in found}
 
@@ -378,7 +378,7 @@ def test_rights_that_are_missing_in_kubernetes(tmp_path: Path) -> None:
         assert here.server is not None
         here.server.add_pod()
         adapters = {"kubernetes": {"kubeconfig": str(here.kubeconfig), "pod": "llm-0"}}
-        inside = patient(tmp_path, sources=("kubernetes",), adapters=adapters)
+        inside = setup(tmp_path, sources=("kubernetes",), adapters=adapters)
         assert not bad(sources(inside))
         here.server.forbidden |= {("list", "nodes"), ("patch", "pods")}
         found = the_only(sources(inside))

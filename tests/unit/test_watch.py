@@ -38,12 +38,12 @@ def projected(*scenarios: Scenario) -> Projection:
 
 
 def shown(
-    projection: Projection, now_unix_ms: int, *, width: int = 80, height: int = 24, row: int = 0
+    projection: Projection, now_unix_ms: int, *, width: int = 80, height: int = 24, job_id: str = ""
 ) -> str:
     lines = screen(
         projection,
         feed=FEED,
-        selection=Selection(row=row),
+        selection=Selection(job_id=job_id),
         now_unix_ms=now_unix_ms,
         width=width,
         height=height,
@@ -67,7 +67,7 @@ def test_a_drain_shows_its_countdown_its_budget_and_its_ranks() -> None:
     assert "no stop step is agreed" in text
     scenario.when(scenario.positions())
     text = shown(projected(scenario), scenario.now_unix_ms)
-    assert "0 of 2 nodes hold at step" in text
+    assert "0 of 4 ranks hold at step" in text
     scenario.when(scenario.quiesced(0))
     assert "waiting for node 1" in shown(projected(scenario), scenario.now_unix_ms)
 
@@ -89,7 +89,28 @@ def test_the_nearest_deadline_comes_first() -> None:
     projection = projected(Scenario(job_id="idle"), draining("later", in_ms=90_000), soon)
     assert [job.job_id for job in projection.by_urgency()] == ["soon", "later", "idle"]
     assert shown(projection, soon.now_unix_ms).splitlines()[1].startswith("> soon/1")
-    assert "> later/1" in shown(projection, soon.now_unix_ms, row=1)
+    assert "> later/1" in shown(projection, soon.now_unix_ms, job_id="later")
+
+
+def test_the_chosen_job_stays_chosen_when_the_order_changes() -> None:
+    early, late = draining("early", in_ms=30_000), draining("late", in_ms=60_000)
+    projection = projected(early, late)
+    assert "> late/1" in shown(projection, late.now_unix_ms, job_id="late")
+    late.when(late.notice(in_ms=10_000, native_id="sooner"))
+    assert projection.read(late.history[-1])
+    text = shown(projection, late.now_unix_ms, job_id="late")
+    assert text.splitlines()[1].startswith("> late/1")
+    assert shown(projection, late.now_unix_ms, job_id="early").splitlines()[2].startswith("> early")
+
+
+def test_drains_that_are_over_are_told_with_their_outcome() -> None:
+    scenario = draining()
+    scenario.now_unix_ms = scenario.state.current.deadline_unix_ms - 10_000
+    scenario.when(i.Tick())
+    scenario.when(i.ReportExited(exit_code=75, nodes=()))
+    text = shown(projected(scenario), scenario.now_unix_ms)
+    assert "drain job/1/1" in text
+    assert "skipped, 10.0 s before" in text
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (20, 5), (1, 1)])
@@ -103,7 +124,7 @@ def test_a_thousand_jobs_fit_the_screen() -> None:
     for number in range(1_000):
         for record in Scenario(job_id=f"job-{number}", form_world=False).history:
             projection.read(record)
-    assert "> job-" in shown(projection, 0, row=999)
+    assert "> job-999/1" in shown(projection, 0, job_id="job-999")
 
 
 def test_what_comes_twice_or_out_of_place_changes_nothing() -> None:
@@ -140,7 +161,7 @@ def test_a_stale_view_says_for_how_long() -> None:
     lines = screen(
         Projection(), feed=feed, selection=Selection(), now_unix_ms=31_000, width=200, height=9
     )
-    assert "STALE for 30.0 s" in plain(lines)
+    assert "STALE for 30.0 s, since 00:00:01" in plain(lines)
     assert "\x1b" not in plain(lines)
 
 

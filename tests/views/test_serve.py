@@ -230,7 +230,7 @@ def test_a_viewer_that_does_not_keep_up_begins_anew(tmp_path: Path) -> None:
         reader.poll()
         for _ in range(QUEUE_MAX + 1):
             hub.publish()
-            reader.projection.jobs["llm"].version += 1
+            reader.projection.read(scenario.history[-1])
         told = await anext(messages)
         assert b'"whole":true' in told
         assert b'"job_id":"llm"' in told
