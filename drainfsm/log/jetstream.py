@@ -18,7 +18,7 @@ from drainfsm.log import stream as api
 from drainfsm.log.link import CLOSE_S, CONNECT_S, Link, Report
 from drainfsm.log.server import NatsServer
 from drainfsm.log.tail import Tail, TailBrokenError
-from drainfsm.log.wire import Batch, BrokerMessage, Wire
+from drainfsm.log.wire import BrokerMessage, Part, Wire
 
 STREAM = api.STREAM
 READ_STALL_S = 10.0
@@ -62,7 +62,10 @@ class Connection:
     def __init__(self, link: Link) -> None:
         self.link = link
         self._tails: set[Tail] = set()
-        self._wire: Wire | None = None
+        self._wires: set[Wire] = set()
+        self._kept: Wire | None = None
+        """The one of them that nobody reads by now."""
+
         self._created_stream = False
 
         link.reconnect_hooks.append(self._interrupt)
@@ -74,8 +77,8 @@ class Connection:
 
     async def close(self, *, timeout_s: float = CLOSE_S) -> None:
         """Bounded, whatever the server does."""
-        if self._wire is not None:
-            self._wire.close()
+        for wire in self._wires:
+            wire.close()
         await self.link.close(timeout_s=timeout_s)
 
     def _interrupt(self) -> None:
@@ -213,25 +216,31 @@ class Connection:
         """The same for one subject (``subject_of``) or a pattern of them."""
         return [
             _record(message)
-            async for batch in self._batches(subject, after_sequence=0)
-            for message in batch.messages
+            async for messages in self._parts(subject, after_sequence=0)
+            for message in messages
         ]
 
     async def stored(
         self, subject: str, *, after_sequence: int = 0
     ) -> AsyncGenerator[Stored, None]:
         """What the stream holds now, behind a sequence."""
-        async for batch in self._batches(subject, after_sequence=after_sequence):
-            for message in batch.messages:
-                yield _stored(message)
+        async with contextlib.aclosing(
+            self._parts(subject, after_sequence=after_sequence)
+        ) as parts:
+            async for messages in parts:
+                for message in messages:
+                    yield _stored(message)
 
     async def messages(
         self, subject: str, *, after_sequence: int = 0
     ) -> AsyncGenerator[BrokerMessage, None]:
         """The same, undecoded. A replica that is behind may answer: the newest may be missing."""
-        async for batch in self._batches(subject, after_sequence=after_sequence):
-            for message in batch.messages:
-                yield message
+        async with contextlib.aclosing(
+            self._parts(subject, after_sequence=after_sequence)
+        ) as parts:
+            async for messages in parts:
+                for message in messages:
+                    yield message
 
     async def delivered(self, subject: str) -> AsyncGenerator[BrokerMessage, None]:
         """The same of one subject or pattern, for an agent: it may read its own job's subjects
@@ -247,39 +256,44 @@ class Connection:
             self._tails.discard(tail)
             await tail.close()
 
-    async def _batches(self, subject: str, *, after_sequence: int) -> AsyncGenerator[Batch, None]:
+    async def _parts(
+        self, subject: str, *, after_sequence: int
+    ) -> AsyncGenerator[list[BrokerMessage], None]:
+        """As they come, so that decoding and the server's work go on side by side."""
         pending = True
         while pending:
-            batch = await self._batch(subject, after_sequence + 1)
-            yield batch
-            pending = batch.pending_count > 0 and bool(batch.messages)
-            if pending:
-                after_sequence = batch.messages[-1].sequence
+            wire, kept = await self._take_wire()
+            found = False
+            try:
+                async with contextlib.aclosing(_batch(wire, subject, after_sequence + 1)) as parts:
+                    async for part in parts:
+                        if part.messages:
+                            found, after_sequence = True, part.messages[-1].sequence
+                            yield part.messages
+                        if part.pending_count is not None:
+                            pending = part.pending_count > 0 and found
+            except BrokerError:
+                if not (kept or found):
+                    raise
+                # a connection that was dead since it was last used, or broke: go on by a new one
+            finally:
+                self._give_back(wire)
 
-    async def _batch(self, subject: str, sequence: int) -> Batch:
-        query: dict[str, object] = {
-            "seq": sequence,
-            "next_by_subj": subject,
-            "batch": BATCH_RECORDS,
-            "max_bytes": BATCH_BYTES,
-        }
-        kept = self._wire is not None and not self._wire.closed
-        try:
-            wire = await self._reader()
-            return await wire.get_batch(STREAM, query, timeout_s=READ_STALL_S)
-        except BrokerError:
-            if not kept:
-                raise
-        wire = await self._reader()  # the kept connection was dead: try a new one
-        return await wire.get_batch(STREAM, query, timeout_s=READ_STALL_S)
+    async def _take_wire(self) -> tuple[Wire, bool]:
+        """A connection for one read; whether it was kept from an earlier one."""
+        kept, self._kept = self._kept, None
+        if kept is not None and not kept.closed:
+            return kept, True
+        wire = await Wire.open(self.link.server, timeout_s=CONNECT_S)
+        self._wires.add(wire)
+        return wire, False
 
-    async def _reader(self) -> Wire:
-        if self._wire is not None and self._wire.closed:
-            self._wire.close()
-            self._wire = None
-        if self._wire is None:
-            self._wire = await Wire.open(self.link.server, timeout_s=CONNECT_S)
-        return self._wire
+    def _give_back(self, wire: Wire) -> None:
+        if wire.closed or self._kept is not None:
+            wire.close()
+            self._wires.discard(wire)
+        else:
+            self._kept = wire
 
     async def follow(self, job_id: str = "") -> AsyncGenerator[Record, None]:
         """Every record of a job (of all jobs) from the first on, and then as they come."""
@@ -347,6 +361,16 @@ class Connection:
         finally:
             self._tails.discard(tail)
             await tail.close()
+
+
+def _batch(wire: Wire, subject: str, sequence: int) -> AsyncGenerator[Part, None]:
+    query: dict[str, object] = {
+        "seq": sequence,
+        "next_by_subj": subject,
+        "batch": BATCH_RECORDS,
+        "max_bytes": BATCH_BYTES,
+    }
+    return wire.read(STREAM, query, timeout_s=READ_STALL_S)
 
 
 def _name(job_id: str) -> str:

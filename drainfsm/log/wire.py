@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections import deque
+from collections.abc import AsyncGenerator
 from urllib.parse import SplitResult
 
 import msgspec
@@ -17,8 +19,8 @@ from drainfsm.core.foreign import read_json
 from drainfsm.errors import BrokerError, ConfigError
 from drainfsm.log.server import INBOX, NO_TLS, NatsServer
 
-CHUNK_BYTES = 1 << 20
 PORT = 4222
+LINE_BYTES_MAX = 1 << 20
 
 
 class BrokerMessage(msgspec.Struct, frozen=True, gc=False):
@@ -28,10 +30,12 @@ class BrokerMessage(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What has come of a read so far, and not been handed over."""
+
     messages: list[BrokerMessage]
-    pending_count: int
-    """Matching messages behind this batch; 0: that was all."""
+    pending_count: int | None
+    """At the end of a batch: matching messages behind it. 0: that was all."""
 
 
 class _Info(msgspec.Struct, frozen=True):
@@ -42,17 +46,63 @@ class _Info(msgspec.Struct, frozen=True):
     nonce: str = ""
 
 
+class Incoming(asyncio.Protocol):
+    """Keeps what comes: a slow reader must not hold up the server, which would hang up. A batch is
+    bounded, so this is."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._came: asyncio.Future[None] | None = None
+        self.lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._came is not None and not self._came.done():
+            self._came.set_result(None)
+
+    async def next(self, *, timeout_s: float) -> bytes:
+        """Raises: OSError, TimeoutError."""
+        if not self._chunks:
+            if not self.lost:
+                self._came = asyncio.get_running_loop().create_future()
+                async with asyncio.timeout(timeout_s):
+                    await self._came
+            if not self._chunks:
+                raise ConnectionResetError("the server closed the connection")
+        return self._chunks.popleft()
+
+    async def line(self, *, timeout_s: float) -> bytes:
+        """Raises: OSError, TimeoutError."""
+        line, end = b"", -1
+        while end == -1 and len(line) < LINE_BYTES_MAX:
+            line += await self.next(timeout_s=timeout_s)
+            end = line.find(b"\n")
+        if line[end + 1 :]:
+            self._chunks.appendleft(line[end + 1 :])
+        return line[: end + 1]
+
+    def forget(self) -> None:
+        """What came in the clear is not taken for what comes under TLS."""
+        self._chunks.clear()
+
+
 class Wire:
-    """One connection. Whatever goes wrong, it is closed: open another."""
+    """One connection, for one read at a time. Whatever goes wrong, it is closed: open another."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, inbox_prefix: str
+        self, transport: asyncio.WriteTransport, incoming: Incoming, *, inbox_prefix: str
     ) -> None:
-        self._reader = reader
-        self._writer = writer
+        self._transport = transport
+        self._incoming = incoming
         self._inbox = f"{inbox_prefix}.{secrets.token_hex(11)}"
         self._asked = 0
-        self._busy = asyncio.Lock()
 
     @classmethod
     async def open(cls, server: NatsServer, *, timeout_s: float) -> Wire:
@@ -65,26 +115,30 @@ class Wire:
         for url in server.urls:
             try:
                 async with asyncio.timeout(timeout_s):
-                    return await cls._open(server, url)
+                    return await cls._open(server, url, timeout_s=timeout_s)
             except (OSError, TimeoutError, ValueError, BrokerError, ConfigError) as error:
                 refused = f"{type(error).__name__} {error}".strip()
         raise BrokerError(f"cannot read from the NATS server: {refused}")
 
     @classmethod
-    async def _open(cls, server: NatsServer, url: SplitResult) -> Wire:
-        host = url.hostname or "127.0.0.1"
-        reader, writer = await asyncio.open_connection(host, url.port or PORT, limit=CHUNK_BYTES)
-        wire = cls(reader, writer, inbox_prefix=server.inbox_prefix or INBOX)
+    async def _open(cls, server: NatsServer, url: SplitResult, *, timeout_s: float) -> Wire:
+        loop, host = asyncio.get_running_loop(), url.hostname or "127.0.0.1"
+        transport, incoming = await loop.create_connection(Incoming, host, url.port or PORT)
+        wire = cls(transport, incoming, inbox_prefix=server.inbox_prefix or INBOX)
         try:
-            greeting = (await reader.readline()).removeprefix(b"INFO ")
+            greeting = (await incoming.line(timeout_s=timeout_s)).removeprefix(b"INFO ")
             info = read_json(greeting, _Info, lambda why: BrokerError(f"no NATS server: {why}"))
             if server.private and not (info.tls_required or info.tls_available):
                 raise BrokerError(NO_TLS)
             if server.private or info.tls_required:
-                await writer.start_tls(server.tls(), server_hostname=host)
-            writer.write(_connect(server, info.nonce))
-            writer.write(f"SUB {wire._inbox}.* 1\r\nPING\r\n".encode())
-            answer = await reader.readline()
+                incoming.forget()
+                tls = await loop.start_tls(transport, incoming, server.tls(), server_hostname=host)
+                if tls is None:
+                    raise ConnectionResetError("the server closed the connection")
+                wire._transport = tls
+            subscribe = f"SUB {wire._inbox}.* 1\r\nPING\r\n".encode()
+            wire._transport.write(_connect(server, info.nonce) + subscribe)
+            answer = await incoming.line(timeout_s=timeout_s)
             if answer != b"PONG\r\n":
                 raise BrokerError(answer.decode(errors="replace").strip() or "closed at once")
         except BaseException:
@@ -94,46 +148,38 @@ class Wire:
 
     @property
     def closed(self) -> bool:
-        return self._writer.is_closing() or self._reader.at_eof()
+        return self._transport.is_closing() or self._incoming.lost
 
     def close(self) -> None:
-        self._writer.transport.abort()
+        self._transport.abort()
 
-    async def get_batch(self, stream: str, query: dict[str, object], *, timeout_s: float) -> Batch:
-        """One Direct Get batch. ``timeout_s`` without a byte is taken as a dead server.
+    async def read(
+        self, stream: str, query: dict[str, object], *, timeout_s: float
+    ) -> AsyncGenerator[Part, None]:
+        """One Direct Get batch, as it comes. ``timeout_s`` without a byte is taken as a dead
+        server.
 
         Raises:
             BrokerError: the server is gone, does not answer, or refuses.
         """
-        async with self._busy:
-            self._asked += 1
-            reply = f"{self._inbox}.{self._asked}"
-            payload = msgspec.json.encode(query)
-            request = f"PUB $JS.API.DIRECT.GET.{stream} {reply} {len(payload)}\r\n".encode()
-            try:
-                self._writer.write(request + payload + b"\r\n")
-                return await self._collect(timeout_s)
-            except TimeoutError as error:
+        self._asked += 1
+        payload = msgspec.json.encode(query)
+        request = f"PUB $JS.API.DIRECT.GET.{stream} {self._inbox}.{self._asked} {len(payload)}\r\n"
+        rest, end = b"", None
+        try:
+            self._transport.write(request.encode() + payload + b"\r\n")
+            while end is None:
+                chunk = await self._incoming.next(timeout_s=timeout_s)
+                messages: list[BrokerMessage] = []
+                rest, end = self._split(rest + chunk if rest else chunk, messages)
+                yield Part(messages=messages, pending_count=end)
+        except TimeoutError as error:
+            raise BrokerError(f"no answer to a read of stream {stream}") from error
+        except (OSError, ValueError, IndexError) as error:
+            raise BrokerError(f"connection lost while reading stream {stream}") from error
+        finally:
+            if end is None:
                 self.close()
-                raise BrokerError(f"no answer to a read of stream {stream}") from error
-            except (OSError, ValueError, IndexError) as error:
-                self.close()
-                raise BrokerError(f"connection lost while reading stream {stream}") from error
-            except BaseException:
-                self.close()
-                raise
-
-    async def _collect(self, timeout_s: float) -> Batch:
-        messages: list[BrokerMessage] = []
-        rest = b""
-        while True:
-            async with asyncio.timeout(timeout_s):
-                chunk = await self._reader.read(CHUNK_BYTES)
-            if not chunk:
-                raise ConnectionResetError("the server closed the connection")
-            rest, end = self._split(rest + chunk if rest else chunk, messages)
-            if end is not None:
-                return Batch(messages=messages, pending_count=end)
 
     def _split(self, data: bytes, messages: list[BrokerMessage]) -> tuple[bytes, int | None]:
         """Take whole messages off ``data``: what is left over, and the pending count at the end."""
@@ -163,7 +209,7 @@ class Wire:
 
     def _control(self, line: bytes) -> None:
         if line.startswith(b"PING"):
-            self._writer.write(b"PONG\r\n")
+            self._transport.write(b"PONG\r\n")
         elif line.startswith(b"-ERR"):
             raise BrokerError(f"the NATS server says {line.decode(errors='replace')}")
 

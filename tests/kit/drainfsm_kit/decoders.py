@@ -38,7 +38,7 @@ from drainfsm.errors import (
 )
 from drainfsm.log.frames import MAGIC, frame, header_bytes
 from drainfsm.log.journal import read_journal
-from drainfsm.log.wire import Wire
+from drainfsm.log.wire import Incoming, Wire
 from drainfsm.policy.decisions import DECISIONS, read_decisions
 from drainfsm.policy.events import Decision
 from drainfsm.policy.policy_text import explain_decision, rules_text
@@ -253,23 +253,20 @@ def _toml(data: bytes) -> None:
 
 def _stored_messages(data: bytes) -> None:
     async def split() -> None:
-        reader = asyncio.StreamReader()
-        reader.feed_data(data)
-        reader.feed_eof()
-        wire = Wire(reader, _Deaf(), inbox_prefix="_INBOX")  # type: ignore[arg-type]
-        await wire.get_batch("S", {}, timeout_s=60)
+        incoming = Incoming()
+        incoming.data_received(data)
+        incoming.connection_lost(None)
+        wire = Wire(_Deaf(), incoming, inbox_prefix="_INBOX")
+        async for _ in wire.read("S", {}, timeout_s=60):
+            pass
 
     asyncio.run(split())
 
 
-class _Deaf:
-    """A writer to nobody."""
+class _Deaf(asyncio.WriteTransport):
+    """To nobody."""
 
-    @property
-    def transport(self) -> _Deaf:
-        return self
-
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: object) -> None: ...
 
     def abort(self) -> None: ...
 
