@@ -22,6 +22,7 @@ from drainfsm.errors import ConfigError
 from drainfsm.views.history import History, export_lines
 
 USAGE = """export (--job NAME | --file PATH) [--epoch N] [--nats URL]
+                       [--store URL_OR_PATH]
                        (-o FILE [--format records|cloudevents|parquet] | --otlp)
        drainfsm export --otlp --follow [--job NAME] [--nats URL] [--file PATH] [--since WHEN]"""
 
@@ -47,7 +48,7 @@ FORMATS = ("records", "cloudevents", "parquet")
 def parser() -> Parser:
     about = "Write a job's records into a file, one JSON object a line, as they stand in the log."
     made = Parser("export", about, usage=USAGE, epilog=EPILOG)
-    add_log_options(made)
+    add_log_options(made, "store")
     where = made.add_mutually_exclusive_group(required=True)
     where.add_argument("-o", "--output", metavar="FILE", type=Path, help="the file; - for stdout")
     where.add_argument("--otlp", action="store_true", help="send drains as OpenTelemetry traces")

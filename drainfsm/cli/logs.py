@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING
 
 from drainfsm.cli.options import NATS_KEYS, Parser, add_options
 from drainfsm.cli.settings import Settings, load_settings
+from drainfsm.cli.stores import store_of
 from drainfsm.core.text import printable
 from drainfsm.errors import BrokerError, ConfigError
-from drainfsm.views.history import History, read_file, read_journals, read_stream
+from drainfsm.views.history import (
+    History,
+    read_file,
+    read_journals,
+    read_kept,
+    read_stream,
+    with_kept,
+)
 from drainfsm.views.replay import AttemptReplay, replay_job
 
 if TYPE_CHECKING:
@@ -26,7 +34,8 @@ LINE_CHARS_MAX = 4_000
 
 WHERE = """\
 The log is read from --file (an exported file or a journal), else from the stream of --nats, else
-from the journals in --state-dir."""
+from the journals in --state-dir and, with --store on the command line, from what attempts have put
+under log/ beside the checkpoints, so that it outlives their machines."""
 
 
 def add_log_options(parser: Parser, *more: str) -> None:
@@ -75,6 +84,9 @@ def read_history(arguments: argparse.Namespace) -> History:
     else:
         where = f"the journals under {settings.state_dir}"
         history = read_journals(settings.state_dir, job_id=settings.job)
+        if getattr(arguments, "store", None) is not None:
+            history = with_kept(history, read_kept(store_of(settings)))
+            where += " and under log/ in the store"
     if not history.records and not history.damage:
         raise ConfigError(
             f"{where}: no records{_of(arguments)}; give --file, --nats or --state-dir"

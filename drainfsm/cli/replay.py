@@ -11,7 +11,8 @@ from drainfsm.errors import ConfigError
 from drainfsm.views.replay import AttemptReplay, encode_line, select_drain
 from drainfsm.views.table import table
 
-USAGE = """replay (--job NAME | --file PATH) [--epoch N] [--drain ID] [--nats URL] [--json]"""
+USAGE = """replay (--job NAME | --file PATH) [--epoch N] [--drain ID] [--nats URL]
+                       [--store URL_OR_PATH] [--json]"""
 
 EPILOG = (
     WHERE
@@ -24,7 +25,7 @@ each. --json: one object an event, then one of kind final_state for each attempt
 
 def parser() -> Parser:
     made = Parser("replay", "Read a log back, event by event.", usage=USAGE, epilog=EPILOG)
-    add_log_options(made)
+    add_log_options(made, "store")
     made.add_argument("--drain", metavar="ID", help="only this drain: JOB/EPOCH/NUMBER")
     made.add_argument("--json", action="store_true", help="JSON lines")
     return made

@@ -59,7 +59,7 @@ class Incoming(asyncio.Protocol):
         self._chunks.append(data)
         self._wake()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         self.lost = True
         self._wake()
 

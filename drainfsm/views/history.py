@@ -105,6 +105,17 @@ def read_kept(store: ObjectStore) -> History:
     return History(logs=by_attempt(records), damage="; ".join(damages))
 
 
+def with_kept(history: History, kept: History) -> History:
+    """Attempts of the jobs in ``history`` or beside it, each from where more of it is."""
+    found = {(log.job_id, log.epoch): log for log in kept.logs}
+    for log in history.logs:
+        other = found.get((log.job_id, log.epoch))
+        if other is None or len(log.records) >= len(other.records):
+            found[log.job_id, log.epoch] = log
+    damage = "; ".join(filter(None, (history.damage, kept.damage)))
+    return History(logs=tuple(found[key] for key in sorted(found)), damage=damage)
+
+
 def read_journals(state_dir: Path, *, job_id: str) -> History:
     """The journals that this machine holds; empty where it holds none."""
     logs: list[AttemptLog] = []

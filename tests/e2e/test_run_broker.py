@@ -15,6 +15,7 @@ import pytest
 from drainfsm.cli.main import main
 from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances
+from drainfsm.core.codec import encode_lines
 from drainfsm.core.records import Record
 from drainfsm.core.state import Phase
 from drainfsm.errors import BrokerError
@@ -129,6 +130,27 @@ def test_the_log_of_a_machine_that_is_gone_is_beside_the_checkpoints(tmp_path: P
         assert stream(server.url, job) == records
         assert main(["verify", *argv, "--nats", server.url]) == 0
         server.stop()
+
+
+def test_the_log_of_an_embedded_server_outlives_its_machine(tmp_path: Path) -> None:
+    with running_job(tmp_path / "here", nats="") as job:
+        agent = job.start(job.toy(), allowances=ROOMY, grace_s=120.0)
+        job.wait_for(e.HealthyStepReached)
+        address(job)
+        agent.signal()
+        assert agent.wait() == 75, agent.output()
+        assert "did not reach" not in agent.output()
+        records, sample = job.records(), job.find(e.ManifestPublished)[0].sample
+        shutil.rmtree(job.state_dir)
+        argv = ["--job", job.job, "--store", job.store_url, "--state-dir", str(job.state_dir)]
+        exported = tmp_path / "exported.jsonl"
+        assert main(["export", *argv, "-o", str(exported)]) == 0
+        assert exported.read_bytes() == encode_lines(records)
+        with running_job(tmp_path / "there", nats="") as other:
+            other.job = job.job
+            again = other.start(job.toy("--steps", "1"), settings={"store": str(job.store)})
+            assert again.wait() == 0
+            assert other.find(e.AttemptStarted, epoch=2)[0].samples == (sample,)
 
 
 def test_what_is_left_of_the_exit_margin_is_for_a_server_that_was_there(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from drainfsm.core.failures import Failure, cause_of
+from drainfsm.errors import ConfigError
+from drainfsm.runtime.processes.descriptors import allow_descriptors
 from drainfsm.runtime.processes.exit_codes import describe_exit, exit_status, shell_code, watch_exit
 from drainfsm.runtime.processes.job_code import JobCode
 from drainfsm.runtime.processes.launchers import is_launcher
@@ -22,6 +25,7 @@ TEST = """
 import asyncio, os, sys
 from drainfsm.runtime.processes.job import Job, become_subreaper
 become_subreaper()
+{before}
 
 async def main():
     job = Job(sys.argv[2:], signals=("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"))
@@ -48,8 +52,9 @@ time.sleep(1000)
 """
 
 
-def agent(body: str, *command: str) -> subprocess.Popen[str]:
+def agent(body: str, *command: str, before: str = "") -> subprocess.Popen[str]:
     text = TEST.replace("{body}", body.replace("\n", "\n    "))
+    text = text.replace("{before}", before)
     return subprocess.Popen(
         [sys.executable, "-c", text, "--", *command], stdout=subprocess.PIPE, text=True
     )
@@ -96,6 +101,28 @@ def test_a_launcher_ignores_the_signals_of_a_notice_and_nothing_else_does(
     running = agent("await job.wait(); print(job.exit_code)", str(program))
     output, _ = running.communicate(timeout=60)
     assert output.split() == [*4 * [str(launcher)], "SIGHUP", "x", "True", "True", "7"]
+
+
+ALLOWED = """
+import resource
+from drainfsm.runtime.processes.descriptors import allow_descriptors
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))
+allow_descriptors(200)
+print(resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)
+"""
+
+
+def test_node_0_may_open_a_file_for_each_node_and_its_job_gets_the_limit_of_before() -> None:
+    child = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    running = agent("await job.wait()", sys.executable, "-c", child, before=ALLOWED)
+    output, _ = running.communicate(timeout=60)
+    assert output.splitlines() == ["(200, 300)", "(100, 300)"]
+
+
+def test_more_nodes_than_files_that_may_be_open_are_refused() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with pytest.raises(ConfigError, match=f"at most {hard} are granted"):
+        allow_descriptors(hard + 1)
 
 
 WAITS = """

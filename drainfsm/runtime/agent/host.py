@@ -140,13 +140,23 @@ class Host:
         return await self._coordinator.ask_fence(timeout_s=timeout_ms / 1_000)
 
     async def flush(self, *, timeout_ms: int) -> None:
-        """Everything on record reaches the stream, or else the store, if it can in time."""
+        """Everything on record reaches the stream, or else the store, if it can in time. A stream
+        that goes with this machine does not do by itself."""
         give_up_ms, shipper = loop_ms() + timeout_ms, self._shipper
+        shipped, local = False, self._machine.log_leaves_with_it
         if shipper is not None:
             first_ms = timeout_ms // 2 if shipper.reachable else min(timeout_ms // 2, AWAY_MS)
-            if await shipper.flush(timeout_ms=first_ms):
+            shipped = await shipper.flush(timeout_ms=first_ms)
+            if shipped and not local:
                 return
         kept = await self._keep(timeout_ms=give_up_ms - loop_ms())
+        if shipped:
+            if not kept:
+                self._warn(
+                    f"the log is on this machine only, in {self._attempt.journal.path}: the store "
+                    "did not take it in time"
+                )
+            return
         rest_ms = give_up_ms - loop_ms()
         worth = shipper is not None and (shipper.known or not kept)
         if shipper is not None and worth and await shipper.flush(timeout_ms=rest_ms):

@@ -24,6 +24,7 @@ from drainfsm.runtime.coordinator import evidence
 from drainfsm.runtime.coordinator.attempt import AttemptEnvironment
 from drainfsm.runtime.coordinator.node_server import bind
 from drainfsm.runtime.threads import in_thread
+from drainfsm.store import open_store
 
 CHECK_LOG_S = 10.0
 
@@ -47,9 +48,12 @@ class HostMachine:
         return AttemptEnvironment(self._config)
 
     async def evidence(self, *, before_epoch: int) -> evidence.PastAttempts:
-        """What the shared log knows of earlier attempts, where this machine has no journals."""
+        """What the shared log, or else the store, knows of earlier attempts, where this machine
+        has no journals."""
         if not self._config.nats:
-            return evidence.PastAttempts()
+            return await evidence.collect_from_store(
+                open_store(self._config.store), job_id=self._config.job, before_epoch=before_epoch
+            )
         return await evidence.collect_from_stream(
             nats_server(self._config), job_id=self._config.job, before_epoch=before_epoch
         )
@@ -120,6 +124,11 @@ class HostMachine:
             return None
         self._others.add(self._server.pid)
         return NatsServer(url=self._server.url)
+
+    @property
+    def log_leaves_with_it(self) -> bool:
+        """The shared log is on this machine's disk, which may go when the job has left."""
+        return self._server is not None
 
     def shipper(self, server: NatsServer) -> Shipper:
         """Not yet started."""

@@ -20,6 +20,7 @@ from drainfsm.log.server import NatsServer, agents_inbox, server_of
 from drainfsm.runtime import paths
 from drainfsm.runtime.agent.stored_token import stored_token
 from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.processes.descriptors import OWN_COUNT, allow_descriptors
 from drainfsm.runtime.threads import in_thread
 from drainfsm.runtime.wire import handshake
 from drainfsm.runtime.wire import node_messages as n
@@ -44,12 +45,14 @@ def exit_code_of(error: DrainfsmError) -> int:
 
 def check_machine(config: RunConfig) -> None:
     """Raises: ConfigError: the command, the directory of the sockets, a TLS file or a file that is
-    shown to the NATS server cannot be used."""
+    shown to the NATS server cannot be used, or too few files may be open."""
     command = config.command[0]
     if shutil.which(command) is None:
         raise ConfigError(f"command: there is no {command!r} here that can be executed")
     paths.socket_dir()
     if config.nnodes > 1:
+        if config.node_rank == 0:
+            allow_descriptors(config.nnodes + OWN_COUNT)
         handshake.server_tls(config)
         handshake.client_tls(config)
     if config.nats and config.node_rank == 0:

@@ -19,6 +19,9 @@ from drainfsm.log.jetstream import connect
 from drainfsm.log.journal import journals, read_journal
 from drainfsm.log.server import NatsServer
 from drainfsm.runtime.liveness import sign_of_life
+from drainfsm.runtime.threads import in_thread
+from drainfsm.store import ObjectStore
+from drainfsm.store.kept_log import kept_objects
 
 STREAM_S = 2.0
 """For the stream, where this machine has no journal: a start waits no longer for it."""
@@ -53,12 +56,11 @@ async def collect_from_stream(
 ) -> PastAttempts:
     """The same for a replacement on another machine, as far as the server answers in time."""
     earlier: dict[int, Iterator[Record]] = {}
-    newest_first = range(before_epoch - 1, max(0, before_epoch - 1 - STREAM_ATTEMPTS_MAX), -1)
     try:
         async with asyncio.timeout(STREAM_S):
             connection = await connect(server, timeout_s=STREAM_S)
             try:
-                for epoch in newest_first:
+                for epoch in _newest_first(before_epoch):
                     subject = subject_of(job_id=job_id, epoch=epoch)
                     messages = [one.data async for one in connection.delivered(subject)]
                     earlier[epoch] = _readable(messages)
@@ -67,6 +69,28 @@ async def collect_from_stream(
     except (TimeoutError, DrainfsmError, OSError):
         pass  # the shipper tells what is wrong with the server; without evidence sizing decides
     return collect_from(earlier, job_id=job_id)
+
+
+async def collect_from_store(store: ObjectStore, *, job_id: str, before_epoch: int) -> PastAttempts:
+    """The same where there is no shared server: from what attempts have put beside the
+    checkpoints, as far as the store answers in time."""
+
+    def read() -> dict[int, Iterator[Record]]:
+        return {
+            epoch: _readable([line for _, data in kept for line in data.splitlines()])
+            for epoch in _newest_first(before_epoch)
+            if (kept := list(kept_objects(store, epoch=epoch)))
+        }
+
+    try:
+        async with asyncio.timeout(STREAM_S):
+            return collect_from(await in_thread("kept-log", read), job_id=job_id)
+    except (TimeoutError, DrainfsmError, OSError):
+        return PastAttempts()
+
+
+def _newest_first(before_epoch: int) -> range:
+    return range(before_epoch - 1, max(0, before_epoch - 1 - STREAM_ATTEMPTS_MAX), -1)
 
 
 def _readable(messages: list[bytes]) -> Iterator[Record]:

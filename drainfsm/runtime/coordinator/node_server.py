@@ -23,6 +23,10 @@ HANDSHAKE_S = 10.0
 STRANGERS_MAX = 64
 """Connections that have not shown the job token, besides one for each node."""
 
+BACKLOG_MIN = 128
+"""Connections that the kernel holds for us: all nodes of a job may come in the same moment, and one
+that finds no room comes again after seconds."""
+
 TELL_S = 10.0
 """Whoever has not come by then is named."""
 
@@ -102,7 +106,10 @@ class NodeServer:
         self._outcome = asyncio.get_running_loop().create_future()
         try:
             self._server = await asyncio.start_server(
-                self._connected, sock=bound, ssl=handshake.server_tls(self._config)
+                self._connected,
+                sock=bound,
+                ssl=handshake.server_tls(self._config),
+                backlog=max(BACKLOG_MIN, self._config.nnodes),
             )
         except ConfigError:
             bound.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.config import secret_variables
 from drainfsm.runtime.processes import launch
+from drainfsm.runtime.processes.descriptors import inherited_descriptors
 from drainfsm.runtime.processes.exit_codes import shell_code
 from drainfsm.runtime.processes.launchers import is_launcher
 from drainfsm.runtime.processes.proc import (
@@ -88,6 +89,7 @@ class Job:
             del environment[name]
         ignored = signals if self._deaf else ""
         shim = [sys.executable, "-I", "-S", str(Path(launch.__file__)), str(os.getpid())]
+        shim.append(str(inherited_descriptors()))
         try:
             self._popen = subprocess.Popen(
                 [*shim, ignored, *self._command],

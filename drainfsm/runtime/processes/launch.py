@@ -7,6 +7,7 @@ to the whole process group is the agent's to act on. Ranks see to it themselves.
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
 
@@ -15,7 +16,9 @@ CANNOT_EXECUTE, NOT_FOUND = 126, 127
 """What a shell returns for a command that it cannot run."""
 
 
-def main(agent_pid: str, names: str, *command: str) -> int:
+def main(agent_pid: str, descriptors: str, names: str, *command: str) -> int:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), limit[1]))
     for name in filter(None, names.split(",")):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
