@@ -3,6 +3,7 @@
 DrainfsmError
 ├── ConfigError               an option, environment variable or toml key is wrong: says which one
 ├── NoticeRejectedError       the notice states something that cannot be acted on
+├── ScriptRefusedError        a training script cannot be read, or changed by rule: says why
 ├── InputRejectedError        the input makes no sense in the present state; nothing changed
 ├── EventRefusedError         the lifecycle table does not allow the event; nothing changed
 ├── LogError
@@ -52,6 +53,10 @@ class ConfigError(DrainfsmError):
 
 class NoticeRejectedError(DrainfsmError):
     """The notice states something that cannot be acted on (a deadline years ahead, say)."""
+
+
+class ScriptRefusedError(DrainfsmError):
+    """`drainfsm init` cannot read a training script, or has no rule for its form; says where."""
 
 
 class InputRejectedError(DrainfsmError):

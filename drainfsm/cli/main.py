@@ -22,6 +22,7 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 
 COMMANDS = {
+    "init": "set up a directory: configuration, and the lines for its loop",
     "run": "run a training job under an agent",
     "supervise": "keep a job running where no scheduler starts it again",
     "notify": "hand a notice to a running agent",
@@ -32,6 +33,7 @@ COMMANDS = {
     "status": "what a running job would do with a notice now",
     "plan": "size a grace window, and say what to set",
     "requirement": "what a replacement must have, and whether this machine has it",
+    "adapters": "which platforms are installed, and what each adapter can do",
     "doctor": "try an environment before a job is trusted to it",
     "policy": "who may preempt whom, when a job comes back, and who evicts whom in circles",
     "report": "what a job's history costs: rates and durations over all attempts",
@@ -42,6 +44,7 @@ COMMANDS = {
     "import": "bring kept records of an outage into the stream",
     "drill": "rehearse drains and restores with a real job",
     "gc": "remove generations that no restart can ask for",
+    "completion": "what a shell needs to complete commands and options",
     "demo": "the whole story on this machine, in two minutes",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -13,16 +14,19 @@ from drainfsm.cli.logs import WHERE, add_log_options, read_history, report_damag
 from drainfsm.cli.options import Parser
 from drainfsm.cli.settings import load_settings
 from drainfsm.errors import ConfigError
+from drainfsm.log.journal import job_names
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.paths import read_run_info, run_info_path
 from drainfsm.views.status import status, status_text
 
-USAGE = """status --job NAME [--nats URL | --state-dir DIR | --file PATH]
+USAGE = """status [--job NAME] [--nats URL | --state-dir DIR | --file PATH]
                        [--notice SECONDS …] [--json]"""
 
 EPILOG = (
     WHERE
     + """
+
+Without a job (--job, DRAINFSM_JOB, drainfsm.toml) it is the only one in the state directory.
 
 Says where the newest attempt stands, how old its last commit is, and whether a notice of a given
 length in seconds (--notice, may be repeated; default 30 and 120) would be saved, with the
@@ -47,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     windows_s = arguments.notice or NOTICES_S
     if not all(0 < window_s < 1e9 for window_s in windows_s):
         raise ConfigError("--notice: a window is more than 0 seconds")
+    _take_only_job(arguments)
     history = read_history(arguments)
     logs = [log for log in history.logs if arguments.epoch in (None, log.epoch)]
     jobs = sorted({log.job_id for log in logs})
@@ -66,6 +71,17 @@ def main(argv: Sequence[str]) -> int:
             _print_stream(arguments.state_dir, jobs[0])
     report_damage(history)
     return int(any(one.reason for one in found.answers))
+
+
+def _take_only_job(arguments: argparse.Namespace) -> None:
+    """Where no job is named, and the state directory knows one alone."""
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    if arguments.file is not None or settings.given("job") or settings.given("nats"):
+        return
+    names = job_names(settings.state_dir)
+    if len(names) > 1:
+        raise ConfigError(f"which job? give --job; there are {', '.join(names)}")
+    arguments.job = names[0] if names else None
 
 
 def _print_stream(state_dir: str | None, job: str) -> None:

@@ -188,8 +188,8 @@ def status_text(found: Status) -> Iterator[str]:
     for one in found.answers:
         word = "saved" if not one.reason else "skipped"
         room = one.budget.remaining_ms - one.budget.needed_ms
-        why = one.reason or f"{span(room)} to spare"
-        yield f"  a notice of {span(one.window_ms)} would be {word}: {why}"
+        why = one.reason or f"it leaves {span(room)} to spare"
+        yield f"  a notice of {span(one.window_ms)} would be {word}, because {why}"
     if found.answers and not found.sample_count:
         yield "  (no save is on record yet: sizes and times are assumed)"
 

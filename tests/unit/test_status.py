@@ -105,7 +105,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     job = scenario.state.attempt.job_id
     file = ["--file", str(path)]
     assert main(["status", "--job", job, *file, "--notice", "0.5"]) == 1
-    assert "a notice of 0.5 s would be skipped: remaining" in capsys.readouterr().out
+    assert "a notice of 0.5 s would be skipped, because remaining" in capsys.readouterr().out
     assert main(["status", *file, "--notice", "600", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["answers"][0]["budget"]["fits"] is True
@@ -143,3 +143,24 @@ def test_where_the_log_is_and_that_an_embedded_server_ends_with_its_attempt(
     told = capsys.readouterr().out
     assert "ends with" not in told
     assert "browsers" not in told
+
+
+def test_without_a_job_it_is_the_only_one_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRAINFSM_JOB", raising=False)
+    state = tmp_path / "state"
+    argv = ["status", "--state-dir", str(state), "--notice", "600"]
+    assert main(argv) == 2
+    assert "--job is missing" in capsys.readouterr().err
+    path = journal_path(state, job_id="job", epoch=1)
+    with contextlib.closing(Journal.open(path, job_id="job", epoch=1)) as journal:
+        journal.append(*Scenario().history)
+    assert main(argv) == 0
+    journal_path(state, job_id="other", epoch=1).parent.mkdir(parents=True)
+    assert main(argv) == 2
+    said = capsys.readouterr()
+    assert "job job, attempt 1: running" in said.out
+    assert "a notice of 10.0 min would be saved, because it leaves" in said.out
+    assert "which job? give --job; there are job, other" in said.err

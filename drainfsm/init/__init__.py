@@ -1,0 +1,1 @@
+"""What ``drainfsm init`` sees in a directory, and what it proposes. Writes nothing by itself."""

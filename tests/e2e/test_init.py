@@ -1,0 +1,66 @@
+"""What ``drainfsm init`` proposes for a script makes it drain, and resume to the same weights."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from drainfsm.cli.main import main
+from drainfsm.core import events as e
+from drainfsm_kit.init_scripts import SCRIPTS, STEPS
+from drainfsm_kit.running import ROOMY, RunningJob
+
+WITHIN, AT_THE_END = 11, 15
+"""Steps at which the job leaves: in the middle of the second epoch, and after its last batch."""
+
+
+def _batches(name: str, step: int) -> int:
+    """Items that a rank has taken when it is in this step: two for each, or one."""
+    return step + 1 if name in ("range", "while") else 2 * (step + 1)
+
+
+LEFT_IN = {"epochs": AT_THE_END, "trainer": WITHIN, "accumulation": WITHIN, "while": WITHIN}
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of uninterrupted runs of the scripts as they were, made by one process."""
+    folder = tmp_path_factory.mktemp("wanted")
+    for name in LEFT_IN:
+        (folder / name).mkdir()
+        (folder / name / "train.py").write_text(SCRIPTS[name])
+    code = "import os, runpy, sys\nfor name in sys.argv[1:]:\n    os.chdir(name)\n"
+    code += "    runpy.run_path('train.py', run_name='__main__')\n    os.chdir('..')\n"
+    subprocess.run([sys.executable, "-c", code, *LEFT_IN], check=True, cwd=folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", LEFT_IN)
+def test_a_script_that_was_changed_by_rule_resumes_exactly(
+    name: str, job: RunningJob, wanted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = LEFT_IN[name]
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(SCRIPTS[name])
+    monkeypatch.chdir(project)
+    assert main(["init", "--apply", "--job", job.job]) == 0
+    command = (sys.executable, "train.py")
+    pause = {"PAUSE_AT": str(_batches(name, last))}
+    agent = job.start(command, grace_s=120, allowances=ROOMY, variables=pause)
+    job.wait(lambda: Path("paused").exists() or None, what=f"step {last}")
+    job.notify(in_s=120)
+    assert job.wait_for(e.StopStepAgreed).stop_step == last
+    Path("go").touch()
+    assert agent.wait() == 75, agent.output()
+    assert len(job.find(e.ManifestPublished)) == 1, agent.output()
+    again = job.start(command, grace_s=120, allowances=ROOMY)
+    assert again.wait() == 0, again.output()
+    assert job.find(e.CheckpointRestored, epoch=2)[0].step == last
+    assert job.find(e.CheckpointCommitted, epoch=2)[-1].step == STEPS - 1
+    found, expected = torch.load("weights.pt"), torch.load(wanted / name / "weights.pt")
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
