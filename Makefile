@@ -14,7 +14,7 @@ FUZZ_S ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types bench bench-quick bounds mutants mutants-tenth java spec spec-large generate simulate fuzz crash-matrix slurm-packages slurm-matrix view-tools clean
+.PHONY: help demo test check lint types bench bench-quick bounds mutants mutants-tenth java spec spec-large generate simulate fuzz crash-matrix slurm-packages slurm-matrix launchers view-tools clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,7 +25,7 @@ demo: $(DEMO_READY)  ## the whole story on this machine: notice, save, leave, re
 test: $(DEV_READY)  ## every test, on WORKERS processes: most of them wait most of the time
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
 
-check: slurm-packages java view-tools lint types test bounds simulate spec mutants-tenth bench-quick  ## everything that CI runs, in the order of what fails fastest
+check: slurm-packages java view-tools launchers lint types test bounds simulate spec mutants-tenth bench-quick  ## everything that CI runs, in the order of what fails fastest
 
 lint: $(DEV_READY)  ## formatting, code rules, import contracts, dead code
 	$(BIN)/ruff format --check .
@@ -76,6 +76,9 @@ crash-matrix: $(DEV_READY)  ## kill writer, coordinator or job at every point of
 
 view-tools:  ## install promtool and Chromium for the tests of the views (apt, as root; else they are left out)
 	tests/install-view-tools
+
+launchers:  ## install two MPIs for the tests of launchers (apt, as root; else they are left out)
+	tests/install-launchers
 
 slurm-packages:  ## install Slurm for the tests that need a cluster (apt, as root; else they are left out)
 	tests/slurm/install-slurm

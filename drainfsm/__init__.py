@@ -44,8 +44,8 @@ def attach(
 ) -> Session:
     """This rank's session with the agent on its node; call it once, before training.
 
-    Under torchrun the arguments come from the environment. Without an agent the session does
-    nothing, and training runs as if it were not there.
+    Under torchrun, mpirun and srun the arguments come from the environment. Without an agent the
+    session does nothing, and training runs as if it were not there.
 
     Raises:
         AgentUnreachableError: there should be an agent, but it does not answer.

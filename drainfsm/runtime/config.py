@@ -17,10 +17,16 @@ from drainfsm.errors import ConfigError
 JOB_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """One token of a NATS subject, and one directory."""
 
-RANK_VARIABLES = frozenset({"DRAINFSM_SOCKET", "DRAINFSM_EPOCH", "DRAINFSM_SIGNALS"})
+RANK_VARIABLES = frozenset(
+    {"DRAINFSM_SOCKET", "DRAINFSM_EPOCH", "DRAINFSM_SIGNALS", "DRAINFSM_OUTSIDE"}
+)
 """Environment variables that an agent sets for its ranks: known names that are not options. Each
 one that the agent sets is listed, or a ``drainfsm`` command that the job runs would take it for a
 typo."""
+
+
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
+"""A notice, where nothing else is chosen."""
 
 
 def secret_variables(environment: Mapping[str, str]) -> list[str]:
@@ -79,7 +85,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: tuple[str, ...] = ()
     """Notice sources besides signals and ``drainfsm notify``, by entry point name."""
 
-    signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    signals: tuple[str, ...] = SIGNALS
     """Signals that are taken as a notice; SIGHUP only if it is not ignored (``nohup``)."""
 
     grace_s: float = 30.0

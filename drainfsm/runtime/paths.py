@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -65,15 +65,15 @@ def socket_dir() -> Path:
     return path
 
 
-def _short(uid: int) -> Path:
+def _short(uid: int, environ: Mapping[str, str] = os.environ) -> Path:
     """Where it is. A directory that is somebody else's (``su`` and ``sudo`` leave their caller's in
     the environment), cannot be written, or is too long for a socket, is passed over. ``TMPDIR``
     comes last: a scheduler's is a job's own, and commands beside the job do not know it."""
     shared = Path("/tmp") / f"drainfsm-{uid}"
     for base, name in (
-        (os.environ.get("XDG_RUNTIME_DIR", ""), "drainfsm"),
+        (environ.get("XDG_RUNTIME_DIR", ""), "drainfsm"),
         ("/tmp", shared.name),
-        (os.environ.get("TMPDIR", ""), shared.name),
+        (environ.get("TMPDIR", ""), shared.name),
     ):
         path = Path(base) / name
         if base and len(str(path)) <= UNIX_PATH_BYTES_MAX - 40 and _usable(Path(base), uid):
@@ -102,6 +102,12 @@ def _key(state_dir: Path, job: str) -> str:
 def agent_socket(state_dir: Path, *, job: str, node_rank: int) -> Path:
     """This process's own socket."""
     return socket_dir() / f"{_key(state_dir, job)}-{node_rank}-{os.getpid()}.sock"
+
+
+def socket_of(pid: int, environ: Mapping[str, str]) -> Path | None:
+    """Of the agent that is that process, started with ``environ``; None: it is none."""
+    found = _short(os.getuid(), environ).glob(f"*-{pid}.sock")
+    return next((path for path in found if path.is_socket()), None)
 
 
 def _control_link(state_dir: Path, *, job: str, node_rank: int) -> Path:

@@ -1,11 +1,11 @@
-"""Other ways to come back: by the site's RequeueExit, and under submitit."""
+"""Other ways to come back: by the site's RequeueExit, under submitit, with srun inside."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +13,9 @@ import pytest
 
 from drainfsm.core import events as e
 from drainfsm_kit.running import RunningJob
-from drainfsm_kit.slurm_cluster import PATH, QUICK, Cluster, running_cluster
+from drainfsm_kit.slurm_cluster import PATH, QUICK, Cluster, SlurmJob, running_cluster
+
+Submit = Callable[..., SlurmJob]
 
 pytestmark = pytest.mark.slurm
 
@@ -112,3 +114,19 @@ def test_a_job_that_gets_no_further_waits_for_somebody(cluster: Cluster, tmp_pat
     )
     assert f"job {job_id} is held (no progress)" in (tmp_path / "said").read_text()
     cluster.run("scancel", job_id)
+
+
+def test_ranks_that_srun_starts_inside_the_agent_save_and_resume(
+    submit: Submit, cluster: Cluster
+) -> None:
+    """They are slurmd's children, not the agent's, and find their numbers in Slurm's variables.
+    A signal to all of the job ends neither; one to srun itself would end the step (docs)."""
+    toy = ("python", "-m", "drainfsm_kit.toy_rank", "--trace", "{trace}", "--save-s", "2")
+    job = submit("one-node", "srun", "--ntasks=2", *toy, ntasks="2")
+    job.wait_steps(5, rank=1)
+    cluster.run("scancel", "--full", "--signal=TERM", job.job_id)
+    job.wait_steps(1, epoch=2, rank=1)
+    (saved,) = job.seen.find(e.ManifestPublished, 1)
+    assert [job.seen.steps(rank, 2)[0] for rank in (0, 1)] == [saved.step + 1] * 2
+    assert job.seen.find(e.WorldFormed, 1)[0].world_size == 2
+    job.cancel()

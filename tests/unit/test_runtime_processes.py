@@ -19,7 +19,7 @@ from drainfsm.errors import ConfigError
 from drainfsm.runtime.processes.descriptors import allow_descriptors
 from drainfsm.runtime.processes.exit_codes import describe_exit, exit_status, shell_code, watch_exit
 from drainfsm.runtime.processes.job_code import JobCode
-from drainfsm.runtime.processes.launchers import is_launcher
+from drainfsm.runtime.processes.launchers import handles_signals, is_launcher
 
 TEST = """
 import asyncio, os, sys
@@ -125,6 +125,31 @@ def test_more_nodes_than_files_that_may_be_open_are_refused() -> None:
         allow_descriptors(hard + 1)
 
 
+BLOCKED = """
+import os, signal, sys
+heard = []
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda number, frame: heard.append(number))
+    os.kill(os.getpid(), number)
+print(heard, flush=True)
+from drainfsm.runtime.rank.shield import pass_by
+pass_by([signal.SIGTERM, signal.SIGUSR1])
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGUSR1})
+"""
+
+
+def test_a_launcher_with_handlers_of_its_own_hears_nothing_and_its_ranks_go_on(
+    tmp_path: Path,
+) -> None:
+    """They let the signals through when they attach."""
+    program = tmp_path / "deepspeed"
+    program.write_text(f"#!{sys.executable}\n{BLOCKED}\n")
+    program.chmod(0o700)
+    running = agent("await job.wait(); print(job.exit_code)", str(program))
+    output, _ = running.communicate(timeout=60)
+    assert output.split() == ["[]", "set()", "0"]
+
+
 WAITS = """
 import os, signal, sys, time
 if "handler" in sys.argv:
@@ -148,6 +173,7 @@ print(job.exit_code)
     [
         ("torchrun", "nothing", 128 + signal.SIGKILL),
         ("torchrun", "handler", 9),
+        ("mpirun", "handler", 128 + signal.SIGKILL),
         ("train", "nothing", 128 + signal.SIGTERM),
         ("train", "handler", 9),
         ("train", "ignores", None),
@@ -173,6 +199,8 @@ def test_a_forwarded_signal_ends_what_ignores_it_only_for_being_a_launcher(
         ("/opt/venv/bin/torchrun --nproc-per-node 8 train.py", True),
         ("python -m torch.distributed.run train.py", True),
         ("env NCCL_DEBUG=INFO nice accelerate launch train.py", True),
+        ("mpirun.openmpi -n 2 python train.py", True),
+        ("uv run mpiexec.hydra -n 2 python train.py", True),
         ("bash job.sh", False),
         ("bash -c torchrun\\ train.py", False),
         ("python -m train", False),
@@ -180,6 +208,40 @@ def test_a_forwarded_signal_ends_what_ignores_it_only_for_being_a_launcher(
 )
 def test_launchers_are_known_by_name(command: str, launcher: bool) -> None:
     assert is_launcher(shlex.split(command)) is launcher
+
+
+@pytest.mark.parametrize(
+    ("command", "handles"),
+    [
+        ("torchrun train.py", False),
+        ("python -m deepspeed.launcher.runner train.py", True),
+        ("accelerate launch train.py", False),
+        ("accelerate launch --mpirun_hostfile hosts train.py", True),
+        ("python train.py --mpirun", False),
+    ],
+)
+def test_launchers_that_would_set_up_handlers_are_known(command: str, handles: bool) -> None:
+    assert handles_signals(shlex.split(command)) is handles
+
+
+ADOPTS = """
+other = await asyncio.create_subprocess_exec("sleep", "1000")  # in our session: not the job's
+before = len(job.names())
+job.adopt(other.pid)
+job.adopt(other.pid)
+job.adopt(os.getpid())
+job.adopt(0)
+print(before, len(job.names()), await job.kill(), (await other.wait()))
+job.adopt(other.pid)
+print(len(job.names()))
+"""
+
+
+def test_a_rank_that_a_daemon_has_started_is_the_jobs_once_it_has_attached() -> None:
+    """As srun's slurmstepd, an orted or Ray start them: no descendant of the agent."""
+    running = agent(ADOPTS, "sleep", "1000")
+    output, _ = running.communicate(timeout=60)
+    assert output.split() == ["1", "2", "True", "-9", "0"]
 
 
 def test_the_command_dies_with_an_agent_that_is_killed() -> None:

@@ -352,7 +352,7 @@ def test_without_an_agent_training_runs_as_if_there_was_none(
 
 
 def test_an_agent_that_has_gone_is_told_with_what_to_do() -> None:
-    with pytest.raises(AgentUnreachableError, match="unset it to train without one"):
+    with pytest.raises(AgentUnreachableError, match="set it to nothing to train without one"):
         attach_session(environ={"DRAINFSM_SOCKET": "/nonexistent/agent.sock"})
 
 

@@ -91,6 +91,11 @@ class LocalRanks:
         return tuple(sorted(self._unclosed))
 
     @property
+    def draining(self) -> bool:
+        """They hold, save or leave: a drain needs them, or ends them in time."""
+        return self._hold or self.leaving
+
+    @property
     def _complete(self) -> bool:
         return self._expected_count is not None and len(self._ranks) == self._expected_count
 
@@ -105,6 +110,8 @@ class LocalRanks:
         world_size = attach.world_size or self._node_count
         rank = self.node if attach.rank is None else attach.rank
         local = attach.local_world_size or max(1, world_size // self._node_count)
+        if self._node_count == 1:
+            local = world_size  # whatever the launcher takes for a node: no other agent has ranks
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not in a world of {world_size}")
         if (attach.incarnation, restart) != self._incarnation or not self._ranks:

@@ -147,8 +147,7 @@ class Node:
     async def _follow_job(self) -> None:
         await self.job.wait()
         self._check_memory("the command", self.job.exit_code)
-        await self._follow_ranks()
-        if await self.job.wait_for_the_rest(timeout_s=self._config.leftover_s):
+        if await self._rest_has_left():
             detail = self._why_killed
         else:
             detail = self._why_killed or self._outlived()
@@ -172,13 +171,26 @@ class Node:
             )
         )
 
+    async def _rest_has_left(self) -> bool:
+        """What the command left running has ended by itself. False: something has not.
+
+        Where a signal that was meant for the agent has ended the command, or a drain is on by now,
+        the ranks that live are the job, and are not leftovers.
+        """
+        timeout_s = self._config.leftover_s
+        if (self.job.exit_code or 0) - SIGNALLED in self._notice_signals:
+            await self._follow_ranks()
+        if await self.job.wait_for_the_rest(timeout_s=timeout_s):
+            return True
+        if not self._ranks.draining or not self._code.live:
+            return False
+        await self._follow_ranks()
+        return await self.job.wait_for_the_rest(timeout_s=timeout_s)
+
     async def _follow_ranks(self) -> None:
-        """A signal to the whole group has ended the command. The ranks ignored it: they are the job
-        now."""
-        code = self.job.exit_code or 0
-        if code - SIGNALLED not in self._notice_signals or not self._code.live or self._killing:
+        if not self._code.live or self._killing:
             return
-        self._warn(f"the command {describe_exit(code)}; its ranks go on without it")
+        self._warn(f"the command {describe_exit(self.job.exit_code)}; its ranks go on without it")
         self._launcher_ended = True
         while self._code.live:
             self._rank_ended.clear()
@@ -204,8 +216,9 @@ class Node:
             self.job.reap()
             self._notices.check_clocks()
 
-    def rank_began(self, rank: int, incarnation: str) -> None:
+    def rank_began(self, rank: int, incarnation: str, pid: int) -> None:
         self._code.rank_began(rank, incarnation)
+        self.job.adopt(pid)
 
     def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None:
         self._check_memory(f"rank {rank}", exit_code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -15,7 +16,12 @@ from drainfsm.runtime.agent.rank_server import Caller, RankEnds, RankServer
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.processes.job import Job
-from drainfsm.runtime.wire.environment import EPOCH_VARIABLE, SOCKET_VARIABLE
+from drainfsm.runtime.rank.placement import placed_outside
+from drainfsm.runtime.wire.environment import (
+    EPOCH_VARIABLE,
+    OUTSIDE_VARIABLE,
+    SOCKET_VARIABLE,
+)
 
 
 class NodeMachine:
@@ -58,7 +64,11 @@ class NodeMachine:
 
     def variables(self, *, epoch: int) -> dict[str, str]:
         """By which the job's processes find their agent."""
-        return {SOCKET_VARIABLE: str(self._socket), EPOCH_VARIABLE: str(epoch)}
+        return {
+            SOCKET_VARIABLE: str(self._socket),
+            EPOCH_VARIABLE: str(epoch),
+            OUTSIDE_VARIABLE: placed_outside(os.environ),
+        }
 
     def job(self) -> Job:
         """The command, not yet started."""

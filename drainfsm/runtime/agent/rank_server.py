@@ -32,7 +32,9 @@ Caller = Callable[[m.FromCaller], Awaitable[m.NotifyAnswer]]
 class RankEnds(Protocol):
     """Who wants to know which rank processes live, and how they end."""
 
-    def rank_began(self, rank: int, incarnation: str) -> None: ...
+    def rank_began(self, rank: int, incarnation: str, pid: int) -> None:
+        """``pid``: 0 where it cannot be seen from here."""
+
     def rank_ended(self, rank: int, incarnation: str, exit_code: int | None) -> None: ...
 
 
@@ -113,7 +115,7 @@ class RankServer:
             self._ranks.gone(rank, send, how=describe_exit(exit_code))
             ended.set()
 
-        self._ends.rank_began(rank, attach.incarnation)
+        self._ends.rank_began(rank, attach.incarnation, pid)
         watched = watch_exit(pid, on_exit)
         send(self._start.attached(start, rank=rank, world_size=self._ranks.world_size))
         self._ranks.attached(rank)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,14 +18,15 @@ from drainfsm.runtime.config import secret_variables
 from drainfsm.runtime.processes import launch
 from drainfsm.runtime.processes.descriptors import inherited_descriptors
 from drainfsm.runtime.processes.exit_codes import shell_code
-from drainfsm.runtime.processes.launchers import is_launcher
+from drainfsm.runtime.processes.launchers import handles_signals, is_launcher
 from drainfsm.runtime.processes.proc import (
     Process,
     a_child_has_ended,
     catches,
-    ignores,
+    hears,
     job_processes,
     name_of,
+    process,
     reap,
 )
 from drainfsm.runtime.wire.environment import SIGNALS_VARIABLE
@@ -75,6 +77,9 @@ class Job:
         self._deaf = is_launcher(command)
         """Started with the signals of a notice ignored."""
 
+        self._adopted: dict[int, int] = {}
+        """Ranks: process id to pidfd."""
+
     def start(self, variables: Mapping[str, str]) -> None:
         """Raises: ConfigError: the command cannot be started."""
         signals = ",".join(self._signals)
@@ -88,11 +93,12 @@ class Job:
         for name in secret_variables(environment):
             del environment[name]
         ignored = signals if self._deaf else ""
+        blocked = signals if handles_signals(self._command) else ""
         shim = [sys.executable, "-I", "-S", str(Path(launch.__file__)), str(os.getpid())]
         shim.append(str(inherited_descriptors()))
         try:
             self._popen = subprocess.Popen(
-                [*shim, ignored, *self._command],
+                [*shim, ignored, blocked, *self._command],
                 env=environment,
                 stdout=self._stdout,
                 start_new_session=True,
@@ -101,6 +107,23 @@ class Job:
             raise ConfigError(f"cannot start {self._command[0]!r}: {error}") from error
         pidfd = os.pidfd_open(self._popen.pid)
         asyncio.get_running_loop().add_reader(pidfd, self._on_exit, pidfd)
+
+    def adopt(self, pid: int) -> None:
+        """A rank that has attached is the job's, also where a daemon has started it (srun's
+        slurmstepd, an orted, Ray)."""
+        if pid not in (0, os.getpid(), *self._adopted_alive()):
+            with contextlib.suppress(OSError):
+                self._adopted[pid] = os.pidfd_open(pid)
+
+    def _adopted_alive(self) -> list[int]:
+        """Those whose process is still the one that attached."""
+        poll = select.poll()
+        for pidfd in self._adopted.values():
+            poll.register(pidfd, select.POLLIN)
+        ended = {pidfd for pidfd, _ in poll.poll(0)}
+        for pid in [pid for pid, pidfd in self._adopted.items() if pidfd in ended]:
+            os.close(self._adopted.pop(pid))
+        return list(self._adopted)
 
     def _on_exit(self, pidfd: int) -> None:
         asyncio.get_running_loop().remove_reader(pidfd)
@@ -144,7 +167,7 @@ class Job:
         below = {one.pid for one in found if _is_below(one, handlers, found)}
         receivers = [one for one in handlers if one.pid not in below] or found
         for one in receivers:
-            in_vain = self._deaf and ignores(one.pid, number)
+            in_vain = self._deaf and not hears(one.pid, number)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(one.pid, signal.SIGKILL if in_vain else number)
         return len(receivers)
@@ -186,6 +209,9 @@ class Job:
             return []
         found = job_processes(os.getpid(), others=self._others)
         reap(found, but=self._popen.pid)
+        below = {one.pid for one in found}
+        adopted = [process(pid) for pid in self._adopted_alive() if pid not in below]
+        found += [one for one in adopted if one is not None]
         return [one for one in found if one.state != "Z"]
 
 

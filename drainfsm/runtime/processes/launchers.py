@@ -7,15 +7,27 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import PurePath
 
-PROGRAMS = frozenset({"torchrun", "accelerate", "deepspeed", "composer"})
-MODULES = frozenset(
+IGNORING = frozenset(
     {
-        "torch.distributed.run",
-        "torch.distributed.launch",
-        "accelerate.commands.launch",
-        "deepspeed.launcher.runner",
+        *("torchrun", "accelerate", "composer"),
+        *("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"),
     }
 )
+"""Programs and modules that leave a signal ignored which was ignored when they started."""
+
+HANDLING = frozenset(
+    {
+        *("deepspeed", "deepspeed.launcher.runner"),
+        *("mpirun", "mpiexec", "orterun", "prterun", "prun"),
+    }
+)
+"""Those that set up handlers of their own, by which they kill their ranks: mpirun after a second,
+deepspeed after 30. They must not even be delivered. mpirun starts its ranks with nothing blocked,
+the ranks of deepspeed let the signals through when they attach."""
+
+BY_MPI = "--mpirun"
+"""Options by which accelerate starts an mpirun."""
+
 LOOKED_AT_MAX = 8
 """Words of the command among which the launcher's name is looked for."""
 
@@ -27,7 +39,18 @@ def is_launcher(command: Sequence[str]) -> bool:
     of a notice ignored. A script that calls it is not: everything that the script starts would
     ignore them, too, and could not be ended by it any more.
     """
-    after_flag = {word for flag, word in pairwise(command) if flag == "-m"}
-    return not MODULES.isdisjoint(after_flag) or not PROGRAMS.isdisjoint(
-        PurePath(word).name for word in command[:LOOKED_AT_MAX]
-    )
+    return not _named(command).isdisjoint(IGNORING | HANDLING)
+
+
+def handles_signals(command: Sequence[str]) -> bool:
+    """It is one that would set up handlers, so that ignoring the signals would not last."""
+    by_mpi = is_launcher(command) and any(word.startswith(BY_MPI) for word in command)
+    return by_mpi or not _named(command).isdisjoint(HANDLING)
+
+
+def _named(command: Sequence[str]) -> set[str]:
+    """Modules after ``-m``, and programs; ``mpirun.openmpi`` is Debian's name of an mpirun."""
+    modules = {word for flag, word in pairwise(command) if flag == "-m"}
+    return modules | {
+        PurePath(word).name.partition(".")[0] for word in command[:LOOKED_AT_MAX] if word != "-m"
+    }

@@ -46,13 +46,13 @@ def name_of(pid: int) -> str:
 
 
 def catches(pid: int, number: int) -> bool:
-    """The process has a handler of its own for the signal."""
-    return _has(pid, "SigCgt:", number)
+    """The process has a handler of its own for the signal, and hears it."""
+    return _has(pid, "SigCgt:", number) and not _has(pid, "SigBlk:", number)
 
 
-def ignores(pid: int, number: int) -> bool:
-    """The process would not notice the signal."""
-    return _has(pid, "SigIgn:", number)
+def hears(pid: int, number: int) -> bool:
+    """The process neither ignores the signal nor blocks it."""
+    return not _has(pid, "SigIgn:", number) and not _has(pid, "SigBlk:", number)
 
 
 def _has(pid: int, mask: str, number: int) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.errors import AgentUnreachableError, ConfigError, ProtocolError
 from drainfsm.runtime.output import print_unheard
+from drainfsm.runtime.rank.finding import with_agent
+from drainfsm.runtime.rank.placement import Placement, placement_of
 from drainfsm.runtime.rank.session import RankSession
 from drainfsm.runtime.rank.shield import notice_signals, pass_by
 from drainfsm.runtime.wire import rank_messages as m
@@ -30,22 +32,22 @@ def attach_session(
     local_world_size: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> RankSession:
-    """The session of this rank. What is not given comes from torchrun's environment variables.
+    """The session of this rank. What is not given comes from its launcher's variables.
 
     Raises:
         AgentUnreachableError: there should be an agent, but it does not answer.
         ConfigError: the agent cannot take this rank; the message says why.
     """
     print_unheard()
+    environ = with_agent(environ)
     path = environ.get(SOCKET_VARIABLE, "")
+    placed = placement_of(environ)
     if not path:
-        return RankSession(_detached(environ), None)
+        return RankSession(_detached(placed), None)
     attach = m.Attach(
-        rank=_number(environ, "RANK") if rank is None else rank,
-        world_size=_number(environ, "WORLD_SIZE") if world_size is None else world_size,
-        local_world_size=(
-            _number(environ, "LOCAL_WORLD_SIZE") if local_world_size is None else local_world_size
-        ),
+        rank=placed.rank if rank is None else rank,
+        world_size=placed.world_size if world_size is None else world_size,
+        local_world_size=placed.local_world_size if local_world_size is None else local_world_size,
         pid=os.getpid(),
         incarnation=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
     )
@@ -97,29 +99,20 @@ def _connect(path: str) -> socket.socket:
                 f"`drainfsm run` (here it is uid {os.getuid()})"
             ) from error
         raise AgentUnreachableError(
-            f"no agent answers at {path} ({error.strerror or error}): it has ended, or "
-            f"{SOCKET_VARIABLE} was inherited from another job; unset it to train without one"
+            f"no agent answers at {path} ({error.strerror or error}): it has ended, or runs on "
+            "another machine (on several, each has a `drainfsm run` with the launcher inside), or "
+            f"{SOCKET_VARIABLE} is another job's; set it to nothing to train without one"
         ) from error
     return connection
 
 
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name, "")
-    if not text:
-        return None
-    try:
-        return int(text)
-    except ValueError as error:
-        raise ConfigError(f"environment variable {name} is {text!r}, not a number") from error
-
-
-def _detached(environ: Mapping[str, str]) -> m.Attached:
-    rank = _number(environ, "RANK") or 0
+def _detached(placed: Placement) -> m.Attached:
+    rank = placed.rank or 0
     if rank == 0:
         log.warning("no agent (not under `drainfsm run`): no drains, no saves")
     return m.Attached(
         rank=rank,
-        world_size=_number(environ, "WORLD_SIZE") or 1,
+        world_size=placed.world_size or 1,
         job_id="",
         epoch=0,
         store_url="",

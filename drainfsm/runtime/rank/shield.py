@@ -48,6 +48,7 @@ def pass_by(signals: Iterable[signal.Signals]) -> list[str]:
         signal.siginterrupt(number, False)  # noqa: FBT003 - no system call of the job's ends early by it
         if callable(before) and before not in (signal.default_int_handler, _nothing):
             replaced.append(number.name)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _passed)  # a launcher was started with them blocked
     if first:
         os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_give_back)
         multiprocessing.util.register_after_fork(_nothing, _guard_worker)

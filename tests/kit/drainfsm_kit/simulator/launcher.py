@@ -84,7 +84,7 @@ class SimulatedDoor:
             send(m.Refused(reason=str(error)))
             return
         self._sends[rank] = (number, send, attach.incarnation)
-        self._ends.rank_began(number, attach.incarnation)
+        self._ends.rank_began(number, attach.incarnation, 0)
         send(self._start.attached(start, rank=number, world_size=self._ranks.world_size))
         self._ranks.attached(number)
 
