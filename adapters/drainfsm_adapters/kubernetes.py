@@ -41,6 +41,7 @@ from drainfsm_adapters.kubernetes_objects import (
     pod_of,
 )
 from drainfsm_adapters.kubernetes_options import SOURCE, kubernetes_options, place_of
+from drainfsm_adapters.kubernetes_preemptor import Preemptor
 from drainfsm_adapters.kubernetes_showing import Board
 from drainfsm_adapters.kubernetes_watch import Target, Watch
 from drainfsm_adapters.ledger import Ledger, Reading
@@ -92,6 +93,7 @@ class KubernetesAdapter:
         self._ledger: _Ledgers | None = None
         self._node_name: asyncio.Future[str] | None = None
         self._own_pod: asyncio.Future[PodView] | None = None
+        self._preemptor = Preemptor()
         self._board = Board()
         self._evictions = Evictions(self._options, job_id=context.job_id)
 
@@ -110,6 +112,7 @@ class KubernetesAdapter:
             async with asyncio.TaskGroup() as group:
                 namespace = self._place.namespace
                 group.create_task(self._watch_pod(self._api, sink))
+                group.create_task(self._preemptor.follow(self._api, namespace, sink))
                 group.create_task(
                     self._evictions.follow(
                         self._api,
@@ -159,6 +162,7 @@ class KubernetesAdapter:
             if name:
                 self._node_name.set_result(name)
         self._settle("pod", f"pod/{own}", pod_reading(pod))
+        self._preemptor.see(pod)
         if self._node is not None:
             self._settle_node()
 
@@ -249,11 +253,12 @@ class KubernetesAdapter:
         pod = await self._look(timeout_s=timeout_ms / 1_000)
         if pod is not None and pod.deleting:
             return None if self._ledger is not None else notice
+        shuts_down = self._node is not None and self._node.shuts_down
         return msgspec.structs.replace(
             notice,
             source=SOURCE,
             native_id=f"pod/{pod.uid if pod else self._place.uid or self._place.pod}/SIGTERM",
-            cause=self._cause_of_signal(),
+            cause=Cause.NODE_SHUTDOWN if shuts_down else Cause.UNKNOWN,
             deadline_unix_ms=notice.received_unix_ms + self._left_ms(pod),
             detail="SIGTERM; the pod is not deleted" if pod else "SIGTERM; nobody could be asked",
         )
@@ -282,10 +287,6 @@ class KubernetesAdapter:
         if window_ms is not None:
             grace_ms = min(grace_ms, window_ms)
         return max(KUBELET_GRACE_MS, grace_ms - round(self._options.prestop_s * 1_000))
-
-    def _cause_of_signal(self) -> Cause:
-        shuts_down = self._node is not None and self._node.shuts_down
-        return Cause.NODE_SHUTDOWN if shuts_down else Cause.UNKNOWN
 
     # --- how the job stands -----------------------------------------------------------------------
 

@@ -225,7 +225,14 @@ def check_limits(limits: SlurmLimits, *, warning_s: float, needed_ms: int) -> It
 
 # --- Kubernetes ---------------------------------------------------------------------------------
 
-RIGHTS = (("list", "pods"), ("watch", "pods"), ("patch", "pods"), ("list", "nodes"))
+RIGHTS = (
+    ("list", "pods"),
+    ("watch", "pods"),
+    ("patch", "pods"),
+    ("list", "events"),
+    ("list", "nodes"),
+)
+NAMESPACED = frozenset({"pods", "events"})
 REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -285,7 +292,7 @@ async def _may(api: object, verb: str, resource: str) -> bool:
 
     assert isinstance(api, Api)
     attributes: dict[str, str] = {"verb": verb, "resource": resource}
-    if resource == "pods":
+    if resource in NAMESPACED:
         attributes["namespace"] = os.environ.get("POD_NAMESPACE", "default")
     body = {
         "apiVersion": "authorization.k8s.io/v1",

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,11 +19,14 @@ from drainfsm.core.budget import Allowances
 from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.core.records import Record
 from drainfsm.core.rules import events_of
+from drainfsm.drills.disk import DiskError, DrillDisk
+from drainfsm.drills.errors import DrillError
 from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import journals, read_journal
 from drainfsm.runtime.agent.notify import give_notice, withdraw_notice
 from drainfsm.runtime.processes.proc import PROC, job_processes, name_of
 
+NODE, DRILL = "DRILL_NODE", "DRILL_DIR"
 JOBS = "drill-"
 """Scenarios share the log's server: each is a job of its own."""
 
@@ -54,10 +57,6 @@ cordon = "touch {cordoned}/$DRILL_NODE"
 """
 
 
-class DrillError(DrainfsmError):
-    """The job did not get to where the scenario begins, or does not end."""
-
-
 class DrillSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What all scenarios of one call have in common."""
 
@@ -80,17 +79,39 @@ class DrillSettings(msgspec.Struct, frozen=True, kw_only=True):
 class DrillAttempt:
     """One start of the job."""
 
-    def __init__(self, process: subprocess.Popen[bytes], *, node: str, log: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        *,
+        node: str,
+        log: Path,
+        marks: tuple[str, str],
+    ) -> None:
+        """``marks``: in the environment of everything that it starts."""
         self.process = process
         self.node = node
         self.log = log
         self.gone_unix_ms: int | None = None
+        """When its last process was gone: its agent, or what outlived that."""
+
+        self._marks = [mark.encode() for mark in marks]
 
     def poll(self) -> int | None:
+        """The agent's exit code."""
         code = self.process.poll()
-        if code is not None and self.gone_unix_ms is None:
+        if code is not None and self.gone_unix_ms is None and not self.left():
             self.gone_unix_ms = time.time_ns() // 1_000_000
         return code
+
+    def left(self) -> list[int]:
+        """What it has started and still runs, once its agent is gone."""
+        found = []
+        for entry in PROC.iterdir():
+            if entry.name.isdecimal():
+                environment = b"\0" + _read(entry / "environ")
+                if all(mark in environment for mark in self._marks):
+                    found.append(int(entry.name))
+        return found
 
     def ranks(self) -> list[int]:
         """Processes that train: those that a launcher gave a rank, else all of the command's."""
@@ -117,8 +138,24 @@ class DrillJob:
         self.settings = settings
         self.store = root / "store"
         self.attempts: list[DrillAttempt] = []
+        self.disk: DrillDisk | None = None
+        self.note = ""
+        """Not empty: how the scenario differs from what its name says, and why."""
+
         for directory in (self.store, self.cordoned):
             directory.mkdir(parents=True, exist_ok=True)
+
+    def put_store_on_own_disk(self) -> None:
+        """Where this machine has none for it, ``note`` says so."""
+        try:
+            self.disk = DrillDisk(self.store)
+        except DiskError as error:
+            self.note = f"no file system of its own: {error}"
+
+    @property
+    def store_seen(self) -> Path:
+        """The store as it is seen from here."""
+        return self.store if self.disk is None else self.disk.seen
 
     @property
     def cordoned(self) -> Path:
@@ -133,17 +170,20 @@ class DrillJob:
         config.write_text(self._config(self.settings.nats_url if nats_url is None else nats_url))
         command = [sys.executable, "-m", "drainfsm", "run", "--config", str(config)]
         command += ["--state-dir", str(self._state_dir(number)), "--", *self.settings.command]
+        if self.disk is not None:
+            command = self.disk.command(command)
         log = self.root / f"{node}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
-                env={**os.environ, "DRILL_NODE": node},
+                env={**os.environ, NODE: node, DRILL: str(self.root)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.attempts.append(DrillAttempt(process, node=node, log=log))
+        mark = f"\0{DRILL}={self.root}\0", f"\0{NODE}={node}\0"
+        self.attempts.append(DrillAttempt(process, node=node, log=log, marks=mark))
         return self.attempts[-1]
 
     def _config(self, nats_url: str) -> str:
@@ -201,7 +241,7 @@ class DrillJob:
 
     def generations(self) -> set[str]:
         """Ids of the generations that were begun, committed or not."""
-        directory = self.store / "generations"
+        directory = self.store_seen / "generations"
         return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
 
     # --- what happened --------------------------------------------------------------------------
@@ -248,15 +288,26 @@ class DrillJob:
         """Kill what may still run, frozen or not."""
         for attempt in self.attempts:
             pids = attempt.everything() if attempt.process.poll() is None else []
-            for pid in (attempt.process.pid, *pids):
-                with contextlib.suppress(ProcessLookupError):
-                    if pid != attempt.process.pid or attempt.process.poll() is None:
-                        os.kill(pid, signal.SIGKILL)
+            _kill(pids if attempt.process.poll() is not None else [attempt.process.pid, *pids])
             attempt.process.wait()
+            _kill(attempt.left())
+        if self.disk is not None:
+            self.disk.close()
+            self.disk = None
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _has_rank(pid: int) -> bool:
+    return b"\0RANK=" in b"\0" + _read(PROC / str(pid) / "environ")
+
+
+def _read(path: Path) -> bytes:
     try:
-        return b"\0RANK=" in b"\0" + (PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return False
+        return path.read_bytes()
+    except OSError:  # gone, or somebody else's
+        return b""

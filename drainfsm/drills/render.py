@@ -40,7 +40,7 @@ def table_text(found: Sequence[Judged]) -> Iterator[str]:
             f"{one.scenario:15}{one.decision:11}{took:>9} {window:>9}  {marks}  "
             f"{verdict(one)}{late}"
         )
-        yield from (f"  {line}" for line in _faults(one))
+        yield from (f"  {line}" for line in (*_faults(one), *_notes(one)))
     left = sum(len(one.left_over) for one in found)
     if left:
         yield f"{left} generation(s) of saves that were given up lie in the stores: `drainfsm gc`"
@@ -53,6 +53,11 @@ def _faults(one: Judged) -> Iterator[str]:
             yield f"FAIL: {CRITERIA[name]}"
     yield from (f"FAIL: {wrong}" for wrong in one.rules_broken)
     yield from (printable(line) for line in one.problem.splitlines())
+
+
+def _notes(one: Judged) -> Iterator[str]:
+    if one.note:
+        yield f"note: {printable(one.note)}"
 
 
 def junit_xml(found: Sequence[Judged]) -> str:
@@ -89,5 +94,5 @@ def html_page(found: Sequence[Judged]) -> str:
 def _timeline(one: Judged) -> str:
     begun = one.timeline[0].at_unix_ms if one.timeline else 0
     lines = [f"{at.at_unix_ms - begun:>8} ms  {at.epoch}  {at.kind}" for at in one.timeline]
-    told = html.escape("\n".join([*_faults(one), *lines]))
+    told = html.escape("\n".join([*_faults(one), *_notes(one), *lines]))
     return f"<details><summary>{html.escape(one.scenario)}</summary><code>{told}</code></details>\n"

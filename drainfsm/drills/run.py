@@ -18,7 +18,8 @@ from drainfsm.drills.criteria import (
     decision_of,
     left_over,
 )
-from drainfsm.drills.job import DrillError, DrillJob, DrillSettings
+from drainfsm.drills.errors import DrillError
+from drainfsm.drills.job import DrillJob, DrillSettings
 from drainfsm.drills.scenarios import SCENARIOS, Drilling
 from drainfsm.errors import DrainfsmError
 from drainfsm.store import open_store
@@ -56,6 +57,9 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """Generations that nobody committed: staging data that `drainfsm gc` removes."""
 
     rules_broken: tuple[str, ...]
+    note: str
+    """Not empty: how it was played otherwise than its name says, and why."""
+
     problem: str
     """Not empty: the scenario could not be played to its end."""
 
@@ -71,6 +75,8 @@ def play(name: str, root: Path, settings: DrillSettings) -> Judged:
     scenario, began, problem, struck = SCENARIOS[name], time.monotonic(), "", False
     job = DrillJob(root, settings)
     try:
+        if scenario.own_disk:
+            job.put_store_on_own_disk()
         first = job.start(nats_url=NOBODY if name == "broker-down" else None)
         _trains(job)
         struck = scenario.play(job, first)
@@ -78,7 +84,7 @@ def play(name: str, root: Path, settings: DrillSettings) -> Judged:
     except DrillError as error:
         problem = str(error)
     finally:
-        job.close()
+        job.close()  # its store is a directory from here on
     return _judge(name, job, problem=problem, struck=struck, duration_s=time.monotonic() - began)
 
 
@@ -126,6 +132,7 @@ def _judge(name: str, job: DrillJob, *, problem: str, struck: bool, duration_s: 
             for epoch in range(1, len(job.attempts) + 1)
             for wrong in broken_rules(job.records(epoch))
         ),
+        note=job.note,
         problem=problem,
         duration_s=round(duration_s, 1),
         timeline=tuple(timeline),

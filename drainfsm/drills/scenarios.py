@@ -12,13 +12,16 @@ import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.notice import Cause
-from drainfsm.drills.job import DrillAttempt, DrillJob
+from drainfsm.drills.job import POLL_S, DrillAttempt, DrillJob
 from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE
 
 EARLIER_S = 3.0
 """So much earlier is the second notice's deadline."""
 
 GOES_ON_S = 1.0
+LINGERS_S = 30.0
+"""Longest wait for processes that outlive their agent."""
+
 
 Play = Callable[[DrillJob, DrillAttempt], bool]
 """Does it to the attempt, which trains. Whether it struck: a save may be quicker than the fault."""
@@ -32,6 +35,9 @@ class Drilling(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[str, ...]
     """What may become of the save. What struck too late may also end as ``saved``."""
 
+    own_disk: bool = False
+    """The store lies on a file system of its own, where this machine has one to give."""
+
     drains: bool = True
     """False: it gives no notice that ends the attempt, so there is no budget to keep."""
 
@@ -43,7 +49,12 @@ def _signal_pids(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 def _ended(job: DrillJob, attempt: DrillAttempt) -> None:
+    """The agent is gone, and what it has started, if that goes at all."""
     job.wait(lambda: attempt.poll() is not None, what="end of the attempt")
+    give_up = time.monotonic() + LINGERS_S
+    while attempt.gone_unix_ms is None and time.monotonic() < give_up:
+        attempt.poll()
+        time.sleep(POLL_S)
 
 
 def _maintenance(job: DrillJob, attempt: DrillAttempt) -> bool:
@@ -137,7 +148,20 @@ def _slow_store(job: DrillJob, attempt: DrillAttempt) -> bool:
 
 
 def _full_store(job: DrillJob, attempt: DrillAttempt) -> bool:
-    """It takes no new checkpoint, and what it has stays readable."""
+    """It takes nothing more, and what it has stays readable."""
+    if job.disk is None:
+        return _blocked_store(job, attempt)
+    job.disk.fill()
+    try:
+        job.notify(in_s=job.settings.grace_s)
+        _ended(job, attempt)
+    finally:
+        job.disk.free()
+    return True
+
+
+def _blocked_store(job: DrillJob, attempt: DrillAttempt) -> bool:
+    """Where there is no file system to fill: no new checkpoint can be begun."""
     generations, aside = job.store / "generations", job.store / "generations.aside"
     generations.rename(aside)
     generations.write_text("full\n")
@@ -198,7 +222,10 @@ SCENARIOS: dict[str, Drilling] = {
         title="the store hangs in the save", play=_slow_store, decisions=("abandoned",)
     ),
     "full-store": Drilling(
-        title="the store takes nothing more", play=_full_store, decisions=("abandoned", "skipped")
+        title="the store takes nothing more",
+        play=_full_store,
+        decisions=("abandoned", "skipped"),
+        own_disk=True,
     ),
     "old-attempt": Drilling(
         title="an old attempt wakes up", play=_old_wakes_up, decisions=LOST, drains=False

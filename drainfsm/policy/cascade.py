@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from drainfsm.core.events import NoticeReceived
+from drainfsm.core.events import NoticeNoted, NoticeReceived
 from drainfsm.core.records import Record
 from drainfsm.policy.events import CascadeDetected, Eviction
 from drainfsm.policy.rules import CascadeRules
@@ -58,7 +58,7 @@ def evictions_in(records: Iterable[Record]) -> Iterator[Eviction]:
     seen: set[tuple[str, int, str]] = set()
     for record in records:
         for event in record.events:
-            if not isinstance(event, NoticeReceived) or not event.notice.evicted_by:
+            if not isinstance(event, NoticeReceived | NoticeNoted) or not event.notice.evicted_by:
                 continue
             eviction = (record.job_id, record.epoch, event.notice.evicted_by)
             if eviction not in seen:

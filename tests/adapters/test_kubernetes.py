@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.errors import ConfigError
 from drainfsm.runtime.agent.left_for import judged, remembered_as, remembered_deadline
 from drainfsm.testing.adapter_contract import context_for
-from drainfsm.testing.notice_sink import watching
+from drainfsm.testing.notice_sink import RecordingSink, watching
 from drainfsm_adapters import kubernetes
 from drainfsm_adapters.kubernetes import KubernetesAdapter
 from drainfsm_adapters.metadata import NoAnswerError
@@ -265,6 +266,87 @@ def test_a_cordon_that_collides_with_another_writer_is_made_again(
     node = plain(NODE)
     assert node is not None
     assert node["metadata"]["labels"] == {"other": "1"}
+
+
+# --- who takes the place ------------------------------------------------------------------------
+
+
+def scheduled_event(here: Level, message: str) -> Json:
+    """As recorded of a real scheduler."""
+    victim = server_of(here).objects.get(POD)
+    assert victim is not None
+    about = {"kind": "Pod", "name": "llm-0", "uid": victim["metadata"]["uid"]}
+    item = {"involvedObject": about, "reason": "Preempted", "message": message}
+    return server_of(here).objects.create(Key("events", "default", "llm-0.18eceaa022fb875f"), item)
+
+
+def preemptor(here: Level, **spec: Any) -> str:
+    """The uid of a pod that waits for node-a."""
+    server = server_of(here)
+    made = server.add_pod("other-0", node="", **spec)
+    key = Key("pods", "default", "other-0")
+    server.objects.update(key, lambda pod: pod["status"].update(nominatedNodeName="node-a"))
+    uid: str = made["metadata"]["uid"]
+    return uid
+
+
+def preempted(here: Level, said: str) -> tuple[list[Notice], list[Notice]]:
+    """Notices of a preemption whose event says that: those that drain, and those on record."""
+
+    async def run() -> RecordingSink:
+        adapter = adapter_on(here)
+        async with watching(adapter) as sink:
+            while adapter._pod is None or adapter._node is None:
+                await asyncio.sleep(0.02)
+            server_of(here).pods.preempt(POD)
+            await sink.until(lambda: any(not one.revocable for one in sink.notices))
+            scheduled_event(here, said)
+            await sink.until(lambda: any(one.advisory for one in sink.notices))
+            return sink
+
+    notices = asyncio.run(run()).notices
+    return [n for n in notices if not n.advisory], [n for n in notices if n.advisory]
+
+
+OF_JOB = {"containers": [{"name": "main", "env": [{"name": "DRAINFSM_JOB", "value": "prod-7"}]}]}
+OF_RESPONDER = {"evictionResponders": [{"name": "drainfsm.io/prod-8"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "job"), [(OF_JOB, "prod-7"), (OF_RESPONDER, "prod-8"), ({}, "default/other-0")]
+)
+def test_the_job_that_preempts_is_named(here: Level, spec: dict[str, Any], job: str) -> None:
+    uid = preemptor(here, **spec)
+    drains, noted = preempted(here, f"Preempted by pod {uid} on node node-a")
+    assert {one.cause for one in drains} == {Cause.PREEMPTION}
+    assert all(not one.evicted_by for one in drains)
+    (one,) = noted
+    assert (one.evicted_by, one.cause) == (job, Cause.PREEMPTION)
+    assert one.detail == f"Preempted by pod {uid} on node node-a"
+
+
+def test_a_pod_that_cannot_be_read_is_named_as_the_scheduler_does(here: Level) -> None:
+    uid = "e1d3644e-9944-45b0-b13b-a0c86ef43156"
+    (one,) = preempted(here, f"Preempted by pod {uid} on node node-a")[1]
+    assert one.evicted_by == f"pod/{uid}"
+
+
+def test_older_schedulers_name_the_pod(here: Level) -> None:
+    preemptor(here, **OF_JOB)
+    (one,) = preempted(here, "Preempted by default/other-0 on node node-a")[1]
+    assert one.evicted_by == "prod-7"
+
+
+def test_without_the_right_to_read_events_the_drain_is_the_same(
+    here: Level, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def act(adapter: KubernetesAdapter) -> None:
+        server_of(here).pods.preempt(POD)
+        await until(lambda: "which job preempts this one" in caplog.text)
+
+    server_of(here).forbidden.add(("list", "events"))
+    while_watching(here, act)
+    assert 'cannot list resource "events"' in caplog.text
 
 
 # --- how the job stands -------------------------------------------------------------------------

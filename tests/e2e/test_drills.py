@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -10,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from drainfsm.core.budget import Allowances
+from drainfsm.drills import scenarios
 from drainfsm.drills.criteria import CRITERIA
+from drainfsm.drills.disk import DiskError, DrillDisk
+from drainfsm.drills.job import DrillJob, DrillSettings
+from drainfsm.drills.run import NOBODY
 from drainfsm.drills.scenarios import SCENARIOS
-from drainfsm.store import open_store
+from drainfsm.store import CommitLog, open_store
 from drainfsm.store.rehearsals import read_rehearsals
 from drainfsm_kit.running import DRAINFSM, WAIT_S
 
@@ -68,6 +74,75 @@ def test_a_scenario_strikes_and_passes(tmp_path: Path, scenario: str) -> None:
     (one,) = read_rehearsals(open_store(str(tmp_path / "store")), job_id="llm")
     assert (one.scenario, one.passed, one.decision) == (scenario, True, DECISIONS[scenario])
     assert one.took_ms == told["took_ms"]
+
+
+def test_a_store_that_is_full_is_full(tmp_path: Path) -> None:
+    """The operating system says so, where this machine has a file system to fill."""
+    done = drilled(tmp_path, "full-store", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["decision"] in ("abandoned", "skipped")
+    if _has_disk(tmp_path):
+        assert told["note"] == ""
+        assert "No space left on device" in (tmp_path / "drill/full-store/node-1.log").read_text()
+    else:
+        assert told["note"].startswith("no file system of its own: ")
+    assert "drainfsm-drill" not in Path("/proc/mounts").read_text()
+    kept = open_store(str(tmp_path / "drill/full-store/store"))
+    assert len(list(CommitLog(kept, job_id="drill-full-store").commits())) > 1
+
+
+def _has_disk(directory: Path) -> bool:
+    try:
+        DrillDisk(directory).close()
+    except DiskError:
+        return False
+    return True
+
+
+def test_a_machine_without_a_file_system_to_give_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DiskError, match="unshare, nsenter, mount missing"):
+        DrillDisk(tmp_path)
+    refuses = tmp_path / "unshare"
+    refuses.write_text("#!/bin/sh\necho 'unshare: Operation not permitted' >&2; exit 1\n")
+    for name in ("unshare", "nsenter", "mount"):
+        (tmp_path / name).write_text(refuses.read_text())
+        (tmp_path / name).chmod(0o755)
+    with pytest.raises(DiskError, match="Operation not permitted"):
+        DrillDisk(tmp_path)
+
+
+def test_what_outlives_the_agent_breaks_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that the job has left behind, under whatever parent."""
+    monkeypatch.setattr(scenarios, "LINGERS_S", 0.1)
+    settings = DrillSettings(
+        command=("true",),
+        grace_s=5,
+        every_steps=1,
+        allowances=Allowances(),
+        nats_url=NOBODY,
+        timeout_s=WAIT_S,
+    )
+    job = DrillJob(tmp_path / "some", settings)
+    try:
+        attempt = job.start()
+        variables = {**os.environ, "DRILL_NODE": attempt.node, "DRILL_DIR": str(job.root)}
+        other = subprocess.Popen(["sleep", "600"], env=variables)
+        scenarios._ended(job, attempt)
+        assert attempt.process.returncode == 0
+        assert attempt.left() == [other.pid]
+        assert attempt.gone_unix_ms is None
+        other.kill()
+        other.wait()
+        scenarios._ended(job, attempt)
+        assert attempt.gone_unix_ms is not None
+    finally:
+        job.close()
 
 
 def test_a_job_that_never_saves_fails_its_drill(tmp_path: Path) -> None:

@@ -380,10 +380,10 @@ def test_rights_that_are_missing_in_kubernetes(tmp_path: Path) -> None:
         adapters = {"kubernetes": {"kubeconfig": str(here.kubeconfig), "pod": "llm-0"}}
         inside = setup(tmp_path, sources=("kubernetes",), adapters=adapters)
         assert not bad(sources(inside))
-        here.server.forbidden |= {("list", "nodes"), ("patch", "pods")}
+        here.server.forbidden |= {("list", "nodes"), ("patch", "pods"), ("list", "events")}
         found = the_only(sources(inside))
     assert (found.check, found.severity) == ("kubernetes rights", Severity.WARNING)
-    assert "not allowed: patch pods, list nodes" in found.seen
+    assert "not allowed: patch pods, list events, list nodes" in found.seen
 
 
 # --- the command --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.cli.main import main
 from drainfsm.cli.stores import decisions_in
@@ -18,7 +19,7 @@ from drainfsm.core.codec import encode_lines
 from drainfsm.core.events import HealthyStepReached
 from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.errors import ConfigError
-from drainfsm.policy.cascade import Times, cascades
+from drainfsm.policy.cascade import Times, cascades, evictions_in
 from drainfsm.policy.decisions import read_decisions, record_decision
 from drainfsm.policy.events import (
     CascadeDetected,
@@ -279,6 +280,15 @@ def test_a_cascade_is_found_in_the_logs_of_its_jobs(
     rules = tmp_path / "rules.toml"
     rules.write_text("[cascade]\nhops = 4\nthrash_max = 100\n")
     assert main(["policy", "cascades", "--file", str(path), "--rules", str(rules)]) == 0
+
+
+def test_who_evicts_counts_where_it_was_found_out_behind_the_notice() -> None:
+    """Kubernetes names the job in a notice of its own, which is only recorded."""
+    scenario = Scenario(job_id="b")
+    named = replace(scenario.notice().notice, native_id="preemptor", advisory=True, evicted_by="a")
+    scenario.given(scenario.notice(), i.ReceiveNotice(notice=named))
+    (found,) = evictions_in(scenario.history)
+    assert (found.by, found.victim) == ("a", "b")
 
 
 # --- the command --------------------------------------------------------------------------------
