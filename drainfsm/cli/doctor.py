@@ -14,20 +14,30 @@ import msgspec
 from drainfsm.cli.options import Parser, add_options, split_command
 from drainfsm.cli.plan import quantity
 from drainfsm.cli.settings import Settings, default_values, load_settings
-from drainfsm.core.text import printable
+from drainfsm.core.text import printable, span
 from drainfsm.doctor.broker import check_broker
-from drainfsm.doctor.findings import Finding, Setup, Severity, error, exit_code, note
+from drainfsm.doctor.findings import (
+    Finding,
+    Setup,
+    Severity,
+    error,
+    exit_code,
+    note,
+    right,
+    warning,
+)
 from drainfsm.doctor.host import check_host
 from drainfsm.doctor.job import check_command, check_nodes, check_window
 from drainfsm.doctor.platforms import check_sources
 from drainfsm.doctor.storage import check_store
-from drainfsm.errors import DrainfsmError
+from drainfsm.errors import ConfigError, DrainfsmError
 from drainfsm.log.server import agents_inbox
 from drainfsm.policy.plan import plan
 from drainfsm.runtime.clock import Clock
 from drainfsm.store import CommitLog, open_store
 
-USAGE = """doctor --job NAME [--store STORE] [--bytes SIZE] [options of run] [--json] [-- CMD…]"""
+USAGE = """doctor --job NAME [--store STORE] [--bytes SIZE] [options of run] [--trial SECONDS]
+                       [--json] [-- CMD…]"""
 
 EPILOG = """\
 Takes the options, variables and file of `drainfsm run`, and tries what a drain of that job would
@@ -36,6 +46,10 @@ an fsync is worth, bandwidth, room, clock), the log's server, metadata services 
 limit, scontrol and the site's limits, rights in Kubernetes, port and token, memory for staging,
 disk for journals. Run it on every node (`srun drainfsm doctor …`), before the job or beside it: it
 claims nothing, signals nobody, and removes the few objects that it writes.
+
+--trial starts the command for a moment as a job of its own, in a temporary directory, sends SIGUSR1
+to all of its processes (to no other), and ends it when the ranks hold: did it reach every rank, and
+end no data loader? It takes the accelerators that the command takes: before the job, not beside it.
 
 Each finding says what was seen, why it matters, and the command that fixes it, which it does not
 run. Exit code 1: an error (a drain would save nothing, or the job not start); 3: warnings only."""
@@ -60,6 +74,12 @@ def parser() -> Parser:
     made = Parser("doctor", "Try an environment.", usage=USAGE, epilog=EPILOG)
     add_options(made, defaults=default_values())
     made.add_argument("--bytes", metavar="SIZE", help="of one checkpoint (default: the newest)")
+    made.add_argument(
+        "--trial",
+        metavar="SECONDS",
+        type=float,
+        help="start CMD for a moment, up to so long, to see whom a signal reaches",
+    )
     made.add_argument("--json", action="store_true", help="one JSON object")
     return made
 
@@ -69,7 +89,11 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser().parse(options)
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
     setup = setup_of(settings, arguments, command)
+    if arguments.trial is not None and not command:
+        raise ConfigError("--trial: give the command that is to be started, behind `--`")
     findings = examine(setup)
+    if arguments.trial is not None:
+        findings += _tried("signal", lambda: check_signal(setup, timeout_s=arguments.trial))
     if arguments.json:
         diagnosis = Diagnosis(
             host=os.uname().nodename, needed_ms=setup.needed_ms, findings=tuple(findings)
@@ -141,6 +165,45 @@ def examine(setup: Setup) -> list[Finding]:
     clock = Clock()
     found += _tried("sources", lambda: asyncio.run(check_sources(setup, clock.now_unix_ms)))
     return found
+
+
+def check_signal(setup: Setup, *, timeout_s: float) -> Iterator[Finding]:
+    """A start of the job beside everything that is real: see ``drainfsm.drills.trial``."""
+    from drainfsm.drills.trial import try_signal
+
+    trial = try_signal(setup.command, setup.allowances, timeout_s=timeout_s)
+    if trial.problem:
+        yield error(
+            "signal",
+            f"the trial gave no answer: {trial.problem}",
+            why="whether a notice reaches the ranks is not known",
+            fix="drainfsm doctor --trial SECONDS …, with more of them, or a command that trains",
+        )
+        return
+    if trial.held_count < trial.rank_count:
+        yield error(
+            "signal",
+            f"{trial.held_count} of {trial.rank_count} ranks stopped for a signal; not: "
+            f"{', '.join(trial.missing)}",
+            why="a save needs all of them at one step",
+            fix="call session.step_done(step) behind every step of every rank; --quiesce-ms N, "
+            "longer than a step",
+        )
+    if trial.ended:
+        yield warning(
+            "signal",
+            f"a signal to all processes ended {len(trial.ended)} of {trial.helper_count} that "
+            f"the ranks had started: {', '.join(sorted(set(trial.ended)))}",
+            why="a rank that waits for one of them, a data loader say, does not get to the save",
+            fix="call attach() before they are started; with spawn: `import drainfsm` at the top",
+        )
+    if trial.held_count == trial.rank_count and not trial.ended:
+        yield right(
+            "signal",
+            f"a signal to all processes stopped {trial.held_count} of {trial.rank_count} ranks at "
+            f"one step within {span(trial.held_ms)}, and ended none of the "
+            f"{trial.helper_count} that they had started",
+        )
 
 
 def _tried(check: str, run: Callable[[], Iterable[Finding]]) -> list[Finding]:

@@ -42,7 +42,7 @@ class Drilling(msgspec.Struct, frozen=True, kw_only=True):
     """False: it gives no notice that ends the attempt, so there is no budget to keep."""
 
 
-def _signal_pids(pids: Sequence[int], number: signal.Signals) -> None:
+def signal_pids(pids: Sequence[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -84,7 +84,7 @@ def _catch_save(job: DrillJob, attempt: DrillAttempt, before: set[str], *, perio
         return any(name.rpartition("-")[2].startswith("p") == periodic for name in fresh)
 
     job.wait(lambda: begun() or attempt.poll() is not None, what="next save", quick=True)
-    _signal_pids(ranks, signal.SIGSTOP)
+    signal_pids(ranks, signal.SIGSTOP)
 
 
 def _existing_save(job: DrillJob, attempt: DrillAttempt) -> bool:
@@ -92,14 +92,14 @@ def _existing_save(job: DrillJob, attempt: DrillAttempt) -> bool:
     ranks = attempt.ranks()
     _catch_save(job, attempt, job.generations(), periodic=True)
     job.notify(in_s=job.settings.grace_s)
-    _signal_pids(ranks, signal.SIGCONT)
+    signal_pids(ranks, signal.SIGCONT)
     _ended(job, attempt)
     kinds = [type(event) for event in job.events(1)]
     return e.CheckpointCommitted in kinds[kinds.index(e.NoticeReceived) :]
 
 
 def _stuck_rank(job: DrillJob, attempt: DrillAttempt) -> bool:
-    _signal_pids(attempt.ranks()[-1:], signal.SIGSTOP)
+    signal_pids(attempt.ranks()[-1:], signal.SIGSTOP)
     job.notify(in_s=job.settings.grace_s)
     _ended(job, attempt)
     return True
@@ -107,8 +107,8 @@ def _stuck_rank(job: DrillJob, attempt: DrillAttempt) -> bool:
 
 def _node_loss(job: DrillJob, attempt: DrillAttempt) -> bool:
     pids = [attempt.process.pid, *attempt.everything()]
-    _signal_pids(pids, signal.SIGSTOP)  # a machine that is gone lets nobody say good-bye
-    _signal_pids([*attempt.everything(), *pids], signal.SIGKILL)
+    signal_pids(pids, signal.SIGSTOP)  # a machine that is gone lets nobody say good-bye
+    signal_pids([*attempt.everything(), *pids], signal.SIGKILL)
     _ended(job, attempt)
     return True
 
@@ -117,12 +117,12 @@ def _second_request(job: DrillJob, attempt: DrillAttempt) -> bool:
     """Both while the ranks hold still, or the first drain would be over before."""
     ranks = attempt.ranks()
     earlier_s = max(job.settings.grace_s - EARLIER_S, job.settings.grace_s / 2)
-    _signal_pids(ranks, signal.SIGSTOP)
+    signal_pids(ranks, signal.SIGSTOP)
     try:
         job.notify(in_s=job.settings.grace_s, cause=Cause.HOST_MAINTENANCE)
         job.notify(in_s=earlier_s, native_id="second")
     finally:
-        _signal_pids(ranks, signal.SIGCONT)
+        signal_pids(ranks, signal.SIGCONT)
     _ended(job, attempt)
     return len(job.find(e.NoticeReceived, 1)) > 1
 
@@ -177,10 +177,10 @@ def _blocked_store(job: DrillJob, attempt: DrillAttempt) -> bool:
 def _old_wakes_up(job: DrillJob, attempt: DrillAttempt) -> bool:
     """It sleeps, another attempt takes the job over, and it comes back."""
     pids = [attempt.process.pid, *attempt.everything()]
-    _signal_pids(pids, signal.SIGSTOP)
+    signal_pids(pids, signal.SIGSTOP)
     job.start()
     struck = job.wait_for(e.HealthyStepReached, epoch=2)
-    _signal_pids(pids, signal.SIGCONT)
+    signal_pids(pids, signal.SIGCONT)
     _ended(job, attempt)
     return struck and attempt.process.returncode == FENCED_EXIT_CODE
 
