@@ -76,7 +76,10 @@ def test_a_trial_tells_whom_a_signal_reaches(
 
 def test_a_trial_needs_a_command() -> None:
     done = subprocess.run(
-        (*DRAINFSM, "doctor", "--job", "t", "--trial", "5"), capture_output=True, text=True, check=False
+        (*DRAINFSM, "doctor", "--job", "t", "--trial", "5"),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert "--trial" in done.stderr
