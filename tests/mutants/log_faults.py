@@ -10,6 +10,8 @@ JOURNAL = (
     "tests/properties/test_journal.py",
 )
 
+SHIPPER = ("tests/unit/test_shipper.py", "tests/contracts/test_shipper.py")
+
 FAULTS = (
     *faults_of("log/journal.py", JOURNAL, (
         ("a record is acknowledged before it is on disk", "            os.fdatasync(self._fd)\n        except BaseException:", "        except BaseException:"),
@@ -33,6 +35,17 @@ FAULTS = (
         ("epochs are in the order of the directory", "    return dict(sorted(found.items()))", "    return dict(sorted(found.items(), reverse=True))"),
         ("line breaks in what is not known split a record", 'if b"\\n" in data or b"\\r" in data else data', "if False else data"),
         ("a torn tail is not counted", "        self.dropped_bytes = len(data) - self._size", "        self.dropped_bytes = 0"),
+    )),
+    *faults_of("log/shipper.py", SHIPPER, (
+        ("the live journal is read as an earlier one", "epoch >= live.epoch", "epoch > live.epoch"),
+        ("journals of later attempts are shipped", "epoch >= live.epoch", "epoch == live.epoch"),
+        ("the live journal is let go of", "                if shipment is not self._live:\n", "                if True:\n"),
+        ("an outage is told for ever", "message not in reported and len(reported) < REPORTED_MAX", "message not in reported"),
+        ("one message more is told", "len(reported) < REPORTED_MAX", "len(reported) <= REPORTED_MAX"),
+        ("a connection is suspect one failure late", "failures % FAILURES_MAX == 0", "failures % FAILURES_MAX == 1"),
+        ("a connection is never suspect", "if failures % FAILURES_MAX == 0:", "if False:"),
+        ("a damaged journal counts as shipped", "            and not self._damaged\n", ""),
+        ("a conflict counts as shipped", "            and not any(shipment.conflict for shipment in self._shipments())\n", ""),
     )),
     *faults_of("log/frames.py", JOURNAL, (
         ("any file is a journal", "    if data[: len(MAGIC)] != MAGIC[: len(data)]:", "    if False:"),

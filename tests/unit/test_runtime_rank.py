@@ -42,6 +42,7 @@ class FakeAgent:
     def __init__(self, welcome: m.Attached = WELCOME) -> None:
         self.connection, ranks_end = socket.socketpair()
         self.connection.settimeout(JOIN_S)
+        self.ranks_fd = ranks_end.fileno()
         self.session: RankSession = RankSession(welcome, ranks_end)
         self._codec: Codec[m.FromRank] = Codec(m.FromRank)
 
@@ -323,20 +324,19 @@ def test_a_restored_rank_stands_at_the_step_of_its_checkpoint() -> None:
 
 
 def test_a_forked_child_does_not_hold_the_connection_open(agent: FakeAgent) -> None:
-    """Its rank's end could not be noticed otherwise."""
-    reader, writer = os.pipe()
+    """The end of a rank that is killed could not be noticed otherwise."""
+    os.fstat(agent.ranks_fd)
     pid = os.fork()
     if pid == 0:
-        os.read(reader, 1)
-        os._exit(0)
-    agent.session.close()
-    agent.hear(m.Detach)
-    agent.connection.settimeout(JOIN_S)
-    assert agent.connection.recv(1) == b""
-    os.write(writer, b"x")
-    os.waitpid(pid, 0)
-    os.close(reader)
-    os.close(writer)
+        try:
+            os.fstat(agent.ranks_fd)
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    agent.order(m.Hold())
+    assert agent.hear(m.Position).step == -1, "the rank itself still has it"
 
 
 def test_without_an_agent_training_runs_as_if_there_was_none(

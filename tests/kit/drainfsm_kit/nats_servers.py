@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -40,9 +41,17 @@ def nats_server(
         lines.append(f"include {include.name}")
     file = directory / "test.conf"
     file.write_text("\n".join(lines))
+    with configured_server(file) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def configured_server(file: Path, *, variables: dict[str, str] | None = None) -> Iterator[str]:
+    """Its address. ``variables``: that the file names."""
     command = [server_binary(), "--config", str(file)]
+    environment = {**os.environ, **(variables or {})}
     told: list[str] = []
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as server:
         try:
             assert server.stderr is not None
             for line in server.stderr:
