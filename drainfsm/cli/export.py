@@ -11,6 +11,7 @@ from pathlib import Path
 from drainfsm.cli.logs import (
     WHERE,
     add_log_options,
+    all_jobs,
     instant,
     read_history,
     reader_of,
@@ -19,11 +20,14 @@ from drainfsm.cli.logs import (
 from drainfsm.cli.options import Parser
 from drainfsm.cli.settings import load_settings
 from drainfsm.errors import ConfigError
+from drainfsm.store import open_store
+from drainfsm.views.archive import archive
 from drainfsm.views.history import History, export_lines
 
 USAGE = """export (--job NAME | --file PATH) [--epoch N] [--nats URL]
                        [--store URL_OR_PATH]
                        (-o FILE [--format records|cloudevents|parquet] | --otlp)
+       drainfsm export --archive URL_OR_PATH [--older-than SPAN] [--nats URL] [--format …]
        drainfsm export --otlp --follow [--job NAME] [--nats URL] [--file PATH] [--since WHEN]"""
 
 EPILOG = (
@@ -36,12 +40,18 @@ parquet: a row an event, with the state after it.
 --otlp sends every drain that is over as a trace, a span a phase, to where OTEL_EXPORTER_OTLP_…
 says (by default http://localhost:4318). What is sent twice is the same trace.
 
+--archive puts every attempt of every job of --nats, --state-dir or --file whose newest record is
+older than --older-than (1d; 30d, 12h) into an object store or a directory, as JOB/EPOCH.jsonl or
+.parquet: once each, so it may be called daily. Exit code 1: more has come of an attempt that was
+there, which is left as it was (name another place for those).
+
 --follow goes on until it is ended, and sends each drain once it is over: of --job, else of every
 job of --nats or of --state-dir. What no collector takes is tried again; a server that is away is
 waited for. It begins with the drains that are in the log, or with --since (7d, 2026-11-01) with
 those that were over later."""
 )
 
+SUFFIXES = {"records": "jsonl", "cloudevents": "cloudevents.jsonl", "parquet": "parquet"}
 FORMATS = ("records", "cloudevents", "parquet")
 
 
@@ -52,6 +62,8 @@ def parser() -> Parser:
     where = made.add_mutually_exclusive_group(required=True)
     where.add_argument("-o", "--output", metavar="FILE", type=Path, help="the file; - for stdout")
     where.add_argument("--otlp", action="store_true", help="send drains as OpenTelemetry traces")
+    where.add_argument("--archive", metavar="URL_OR_PATH", help="every job, an object an attempt")
+    made.add_argument("--older-than", metavar="SPAN", default="1d", help="with --archive")
     made.add_argument("--follow", action="store_true", help="with --otlp: and what comes")
     made.add_argument("--since", metavar="WHEN", help="with --follow: drains that ended later")
     made.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of the file")
@@ -62,6 +74,8 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser().parse(argv)
     if arguments.follow:
         return _follow(arguments)
+    if arguments.archive is not None:
+        return _archive(arguments)
     if arguments.since is not None:
         raise ConfigError("--since: only with --otlp --follow")
     history = read_history(arguments)
@@ -83,6 +97,26 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError(f"--output {arguments.output}: {error.strerror}") from error
         print(f"{len(history.records)} records in {arguments.output}", file=sys.stderr)
     return report_damage(history)
+
+
+def _archive(arguments: argparse.Namespace) -> int:
+    if arguments.job is not None or arguments.epoch is not None or arguments.store is not None:
+        raise ConfigError("--archive: every job, so neither --job, --epoch nor --store")
+    store = open_store(arguments.archive)
+    store.create(parents=True)
+    form = arguments.format
+    found = archive(
+        all_jobs(arguments),
+        store,
+        encode=lambda history: _encoded(history, form),
+        suffix=SUFFIXES[form],
+        before_unix_ms=instant(arguments.older_than, option="--older-than"),
+    )
+    print(f"{len(found.added)} attempts added, {found.present_count} were there", file=sys.stderr)
+    for name in found.changed:
+        print(f"drainfsm: {name}: more of it has come since it was archived", file=sys.stderr)
+    damaged = report_damage(History(logs=(), damage=found.damage))
+    return int(bool(damaged or found.changed))
 
 
 def _encoded(history: History, form: str) -> bytes:

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from drainfsm.views.history import (
     read_stream,
     with_kept,
 )
+from drainfsm.views.jobs import jobs_of_file, jobs_of_state_dir, jobs_of_stream
 from drainfsm.views.replay import AttemptReplay, replay_job
 
 if TYPE_CHECKING:
@@ -94,6 +96,16 @@ def read_history(arguments: argparse.Namespace) -> History:
     return history
 
 
+def all_jobs(arguments: argparse.Namespace) -> Iterator[History]:
+    """One after another: of the file, the stream or the journals that the options name."""
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    if arguments.file is not None:
+        return jobs_of_file(arguments.file)
+    if server := settings.nats:
+        return jobs_of_stream(server)
+    return jobs_of_state_dir(settings.state_dir)
+
+
 def replays(arguments: argparse.Namespace, history: History) -> list[AttemptReplay]:
     """Every attempt, or the one of ``--epoch``.
 
@@ -123,8 +135,8 @@ def _of(arguments: argparse.Namespace) -> str:
     return f" of job {arguments.job}" if arguments.job else ""
 
 
-def instant(text: str) -> int:
-    """Of ``--since``.
+def instant(text: str, *, option: str = "--since") -> int:
+    """What ``option`` was given.
 
     Raises:
         ConfigError: it is neither an instant nor a span.
@@ -139,6 +151,6 @@ def instant(text: str) -> int:
         return int(at.timestamp() * 1_000)
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"--since {text}: give a date (2026-11-01), an instant (2026-11-01T12:00) or a span "
+            f"{option} {text}: give a date (2026-11-01), an instant (2026-11-01T12:00) or a span "
             "(7d)"
         ) from None

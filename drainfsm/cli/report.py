@@ -6,7 +6,7 @@ import argparse
 import csv
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from drainfsm.cli.logs import (
     LINE_CHARS_MAX,
     WHERE,
     add_log_options,
+    all_jobs,
     instant,
     read_history,
     replays,
@@ -31,7 +32,6 @@ from drainfsm.store.rehearsals import read_rehearsals
 from drainfsm.views.attempts import AttemptReport
 from drainfsm.views.fleet import PHASES, AttemptFilter, Fleet
 from drainfsm.views.history import History
-from drainfsm.views.jobs import jobs_of_file, jobs_of_state_dir, jobs_of_stream
 from drainfsm.views.report import Report, report_jobs, with_drills
 from drainfsm.views.report_text import fleet_text, report_text
 
@@ -125,7 +125,7 @@ def _all(arguments: argparse.Namespace, wanted: AttemptFilter) -> int:
             rows.writerow(_cells(attempt))
 
     fleet = Fleet(wanted, row=row)
-    for job in _jobs(arguments):
+    for job in all_jobs(arguments):
         fleet.add(job)
     made = fleet.report()
     if arguments.json:
@@ -141,15 +141,6 @@ def _all(arguments: argparse.Namespace, wanted: AttemptFilter) -> int:
         for line in fleet_text(made):
             print(printable(line, chars_max=LINE_CHARS_MAX))
     return report_damage(History(logs=(), damage=made.damage))
-
-
-def _jobs(arguments: argparse.Namespace) -> Iterator[History]:
-    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
-    if arguments.file is not None:
-        return jobs_of_file(arguments.file)
-    if server := settings.nats:
-        return jobs_of_stream(server)
-    return jobs_of_state_dir(settings.state_dir)
 
 
 def _cells(attempt: AttemptReport) -> list[object]:

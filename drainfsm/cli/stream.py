@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from drainfsm.log.server import NatsServer
 
 USAGE = """stream init|check --nats URL [--nats-creds FILE …] [--replicas N] [--max-bytes N]
-                       [--monitor URL …] [--json]"""
+                       [--max-age-days N] [--monitor URL …] [--json]"""
 
 EPILOG = """\
 init creates the stream DRAINFSM as an append-only log, so that agents need no right to do so; of
@@ -48,6 +48,13 @@ def parser() -> Parser:
         "--max-bytes", metavar="N", type=int, default=-1, help="init: limit of the stream"
     )
     made.add_argument(
+        "--max-age-days",
+        metavar="N",
+        type=int,
+        default=0,
+        help="init: records go after so many days, at least 7; by default never",
+    )
+    made.add_argument(
         "--monitor",
         metavar="URL",
         action="append",
@@ -61,9 +68,13 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     import asyncio
 
+    from drainfsm.log.stream import AGE_DAYS_MIN
+
     arguments = parser().parse(argv)
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
     server = settings.nats
+    if arguments.max_age_days and arguments.max_age_days < AGE_DAYS_MIN:
+        raise ConfigError(f"--max-age-days: at least {AGE_DAYS_MIN}, or records go unarchived")
     if server is None:
         raise ConfigError("stream: name the NATS server with --nats")
     found = asyncio.run(_found(server, arguments))
@@ -91,7 +102,11 @@ async def _found(server: NatsServer, arguments: argparse.Namespace) -> Findings:
         if arguments.what == "check":
             return await check_stream(connection, replicas=arguments.replicas, sync=sync)
         return await make_stream(
-            connection, replicas=arguments.replicas, max_bytes=arguments.max_bytes, sync=sync
+            connection,
+            replicas=arguments.replicas,
+            max_bytes=arguments.max_bytes,
+            max_age_days=arguments.max_age_days,
+            sync=sync,
         )
     finally:
         await connection.close()
@@ -105,6 +120,7 @@ def _table(found: Findings) -> list[tuple[str, str]]:
         ("retention", f"{found.retention}, a full stream discards {found.discard}"),
         ("syncs", found.sync or "not known"),
         ("duplicates window", f"{found.duplicate_window_s:g} s"),
+        ("age", f"up to {found.max_age_days:g} days" if found.max_age_days else "no limit"),
         ("records", f"{found.record_count:,}"),
         ("bytes", f"{found.used_bytes:,} of {limit}"),
     ]

@@ -35,6 +35,9 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None
     """None: no limit of its own."""
 
+    max_age_days: float
+    """0: records stay for ever."""
+
     wrong: str
     """Not empty: it is not an append-only log."""
 
@@ -85,14 +88,16 @@ def _settings(url: str) -> _Settings:
 
 
 async def make_stream(
-    connection: Connection, *, replicas: int, max_bytes: int, sync: str
+    connection: Connection, *, replicas: int, max_bytes: int, max_age_days: int = 0, sync: str
 ) -> Findings:
     """Create it, or record what was found out about the servers of an existing one.
 
     Raises:
         BrokerError: refused, or no answer.
     """
-    body = api.create_request(replicas=replicas, max_bytes=max_bytes, sync=sync)
+    body = api.create_request(
+        replicas=replicas, max_bytes=max_bytes, max_age_days=max_age_days, sync=sync
+    )
     made = await connection.link.call(api.CREATE, body, api.StreamReply)
     if made.error is not None and made.error.err_code != api.NAME_IN_USE:
         raise BrokerError(f"cannot create stream {api.STREAM}: {made.error.description}")
@@ -134,6 +139,7 @@ def _findings(reply: api.StreamReply, *, replicas: int, created: bool, sync: str
         record_count=reply.state.messages,
         used_bytes=reply.state.bytes,
         max_bytes=max_bytes if max_bytes > 0 else None,
+        max_age_days=api.forgets_after_ms(config) * 1_000_000 / api.DAY_NS,
         wrong=_wrong(config, replicas=replicas),
         risks=api.risks(config, sync_always=None),
         shortages=api.shortages(config, reply.state),

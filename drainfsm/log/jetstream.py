@@ -67,6 +67,8 @@ class Connection:
         """The one of them that nobody reads by now."""
 
         self._created_stream = False
+        self.forgets_after_ms = 0
+        """How old a record gets in the stream, once ``ensure_stream`` has asked; 0: for ever."""
 
         link.reconnect_hooks.append(self._interrupt)
 
@@ -113,6 +115,7 @@ class Connection:
         if reply.error is not None:
             raise BrokerError(f"cannot use stream {STREAM}: {reply.error.description}")
         api.check(reply.config, replicas=replicas)
+        self.forgets_after_ms = api.forgets_after_ms(reply.config)
         return [
             *api.risks(reply.config, sync_always=sync_always),
             *api.shortages(reply.config, reply.state),

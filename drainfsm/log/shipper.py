@@ -171,7 +171,7 @@ class Shipper:
             BrokerError: not now. A refused record of one attempt does not delay the others.
         """
         connection = await self._connected()
-        await self._load_earlier()
+        await self._load_earlier(connection.forgets_after_ms)
         refused: RecordRefusedError | None = None
         for shipment in self._shipments():
             if shipment.conflict:
@@ -196,7 +196,8 @@ class Shipper:
         found = [self._earlier[epoch] for epoch in sorted(self._earlier)]
         return found if self._live is None else [*found, self._live]
 
-    async def _load_earlier(self) -> None:
+    async def _load_earlier(self, forgets_after_ms: int) -> None:
+        """``forgets_after_ms``: what is older than the stream keeps it is not shipped again."""
         live = self._live
         for epoch, path in self._world.journals(self._state_dir, self._job_id).items():
             if epoch in self._earlier or (live is not None and epoch >= live.epoch):
@@ -207,6 +208,8 @@ class Shipper:
                 self._tell(
                     f"{damage}; the {len(records)} records before it are shipped", for_good=True
                 )
+            if _forgotten(records, live, forgets_after_ms):
+                records = []
             self._earlier[epoch] = Shipment(records, job_id=self._job_id, epoch=epoch)
 
     async def _connected(self) -> Connection:
@@ -262,6 +265,13 @@ class Shipper:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_error(f"the shipper stopped (a bug; the journal has everything): {error!r}")
+
+
+def _forgotten(records: list[Record], live: Shipment | None, after_ms: int) -> bool:
+    """By the clock of this machine's journals, as of the newest record."""
+    if not after_ms or not records or live is None or not live.records:
+        return False
+    return records[-1].at_unix_ms + after_ms < live.records[-1].at_unix_ms
 
 
 def _whole_records(path: Path, world: World) -> tuple[list[Record], str]:

@@ -46,6 +46,10 @@ _OFF: dict[str, tuple[Any, ...]] = {
 }
 """Values of the server that mean the same as the one asked for."""
 
+AGE_DAYS_MIN = 7
+DAY_NS = 86_400 * 1_000_000_000
+"""Records may go by age once they are archived; never while their attempt may still be shipped."""
+
 
 class ApiError(msgspec.Struct, frozen=True, kw_only=True):
     code: int = 0
@@ -93,14 +97,18 @@ class ConsumerReply(msgspec.Struct, frozen=True, kw_only=True):
     error: ApiError | None = None
 
 
-def create_request(*, replicas: int, max_bytes: int = -1, sync: str = "") -> bytes:
-    """``sync``: what is known of the server, ``always`` or how often; empty: nothing."""
+def create_request(
+    *, replicas: int, max_bytes: int = -1, max_age_days: int = 0, sync: str = ""
+) -> bytes:
+    """``max_age_days``: 0: records stay for ever. ``sync``: what is known of the server, ``always``
+    or how often; empty: nothing."""
     config = {
         "name": STREAM,
         "description": "drainfsm: the log of every attempt, one subject each",
         **REQUIRED,
         "max_msgs": -1,
         "max_bytes": max_bytes,
+        "max_age": max_age_days * DAY_NS,
         "num_replicas": replicas,
         "duplicate_window": DUPLICATE_WINDOW_NS,
     }
@@ -120,6 +128,7 @@ def check(config: dict[str, Any], *, replicas: int) -> None:
         f"{field} is {config.get(field)!r}, not {wanted!r}"
         for field, wanted in REQUIRED.items()
         if config.get(field, False) not in _OFF.get(field, (wanted,))
+        and not (field == "max_age" and config[field] >= AGE_DAYS_MIN * DAY_NS)
     ]
     if config.get("mirror") or config.get("sources"):
         wrong.append("it copies another stream")
@@ -132,6 +141,11 @@ def check(config: dict[str, Any], *, replicas: int) -> None:
             f"stream {STREAM} is not an append-only log: {'; '.join(wrong)}. Correct it with "
             f"`nats stream edit {STREAM}`, or use another account"
         )
+
+
+def forgets_after_ms(config: dict[str, Any]) -> int:
+    """How old a record gets in the stream; 0: for ever."""
+    return int(config.get("max_age", 0)) // 1_000_000
 
 
 def sync_of(config: dict[str, Any]) -> str:

@@ -58,6 +58,23 @@ def test_the_stream_is_made_once_and_its_risks_are_told(place: Place, capsys: Ou
     assert (code, found["created"], found["max_bytes"]) == (0, False, 1_000_000)
 
 
+def test_records_may_go_by_age_but_not_within_days(place: Place, capsys: Output) -> None:
+    assert main(["stream", "init", "--nats", place.url, "--max-age-days", "6"]) == 2
+    assert "at least 7" in capsys.readouterr().err
+    code, found = told(capsys, "init", "--nats", place.url, "--max-age-days", "30")
+    assert (code, found["max_age_days"], found["wrong"]) == (0, 30, "")
+
+    async def as_an_agent() -> int:
+        connection = await connect(place.url, timeout_s=30)
+        try:
+            await connection.ensure_stream()
+            return connection.forgets_after_ms
+        finally:
+            await connection.close()
+
+    assert asyncio.run(as_an_agent()) == 30 * 86_400_000
+
+
 @ALWAYS
 def test_a_server_that_syncs_first_is_found_out_and_agents_read_it(
     place: Place, capsys: Output

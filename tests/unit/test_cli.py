@@ -91,7 +91,7 @@ def test_every_command_has_help(name: str, capsys: Output) -> None:
         (["notify", "--job", "j", "--deadline", "noon"], "--deadline noon: Invalid isoformat"),
         (["notify", "--job", "j", "--deadline", "2027-01-01T00:00:00"], "say which time zone"),
         (["notify", "--job", "j", "--withdraw"], "--withdraw needs --id"),
-        (["export", "--job", "j"], "one of the arguments -o/--output --otlp is required"),
+        (["export", "--job", "j"], "one of the arguments -o/--output --otlp --archive is required"),
     ],
 )
 def test_a_usage_error_is_one_line_and_exits_with_2(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.core.records import Record
 from drainfsm.errors import BrokerError
@@ -31,8 +32,10 @@ class Refusing:
 
     def __init__(self, tries: list[int], number: int, *, refuses: bool) -> None:
         self.reconnect_hooks: list[Callable[[], None]] = []
+        self.appended: list[tuple[int, int]] = []
         self.link, self.closed = self, False
         self._tries, self._number, self._refuses = tries, number, refuses
+        self.forgets_after_ms = 1_000
 
     async def ensure_stream(self, **_: Any) -> list[str]:
         self._tries.append(self._number)
@@ -48,6 +51,7 @@ class Refusing:
 
     async def append(self, record: Record, *, after_sequence: int) -> int:
         assert record.job_id == JOB
+        self.appended.append((record.epoch, record.follows))
         return after_sequence + 1
 
     async def close(self, *, timeout_s: float) -> None:
@@ -61,6 +65,7 @@ class Scene:
         self.told: list[str] = []
         self.read: list[str] = []
         self._refuses, self._made = refuses, 0
+        self.connection: Refusing
         world = World(connect=self._connect, journals=self._journals, read_journal=self._records)
         self.shipper = Shipper(
             server="nats://nobody",
@@ -72,7 +77,8 @@ class Scene:
 
     async def _connect(self, *_: Any, **__: Any) -> Connection:
         self._made += 1
-        return cast(Connection, Refusing(self.tries, self._made, refuses=self._refuses))
+        self.connection = Refusing(self.tries, self._made, refuses=self._refuses)
+        return cast(Connection, self.connection)
 
     def _journals(self, *_: Any) -> dict[int, Path]:
         return {epoch: Path(f"{epoch}") for epoch in (1, 2, 3)}
@@ -105,6 +111,29 @@ def test_only_journals_of_earlier_attempts_are_read_back(tmp_path: Path) -> None
     asyncio.run(ship())
     journal.close()
     assert scene.read == ["1"]
+
+
+@pytest.mark.parametrize(("later_ms", "shipped"), [(1_000, True), (1_001, False)])
+def test_an_attempt_that_the_stream_has_forgotten_by_age_is_not_shipped_again(
+    tmp_path: Path, later_ms: int, shipped: bool
+) -> None:
+    scene = Scene(tmp_path, refuses=False)
+    newest_unix_ms = records_of(JOB, 3, epoch=1)[-1].at_unix_ms
+    (live,) = records_of(JOB, 1, epoch=2)
+    path = journal_path(tmp_path, job_id=JOB, epoch=2)
+    journal = Journal.open(path, job_id=JOB, epoch=2)
+    journal.append(replace(live, at_unix_ms=newest_unix_ms + later_ms))
+
+    async def ship() -> None:
+        scene.shipper.attach(journal)
+        await scene.shipper.start()
+        assert await scene.shipper.flush(timeout_ms=60_000)
+        await scene.shipper.close(timeout_ms=5_000)
+
+    asyncio.run(ship())
+    journal.close()
+    earlier = [(1, 0), (1, 1), (1, 2)] if shipped else []
+    assert scene.connection.appended == [*earlier, (2, 0)]
 
 
 def test_a_connection_is_suspect_after_three_failures_in_a_row(tmp_path: Path) -> None:
