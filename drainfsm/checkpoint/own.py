@@ -102,6 +102,11 @@ class OwnCheckpoint:
         port.on_quiesced(self._wait)
         port.on_close(self._finish)
 
+    @property
+    def every_steps(self) -> int:
+        """A periodic save after so many steps; 0: only drains save, and the end of the loop."""
+        return self._port.settings.every_steps if self._active else 0
+
     def restore(self) -> int:
         """The first step to train: after the one that the requeue record names; 0 on a fresh job.
 
