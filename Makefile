@@ -14,7 +14,7 @@ FUZZ_S ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types bench bench-quick bounds mutants mutants-tenth java spec spec-large generate simulate fuzz crash-matrix slurm-packages slurm-matrix launchers view-tools clean
+.PHONY: help demo test check lint types bench bench-quick bounds frameworks frameworks-whole mutants mutants-tenth java spec spec-large generate simulate fuzz crash-matrix slurm-packages slurm-matrix launchers view-tools clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,7 +25,7 @@ demo: $(DEMO_READY)  ## the whole story on this machine: notice, save, leave, re
 test: $(DEV_READY)  ## every test, on WORKERS processes: most of them wait most of the time
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
 
-check: slurm-packages java view-tools launchers lint types test bounds simulate spec mutants-tenth bench-quick  ## everything that CI runs, in the order of what fails fastest
+check: slurm-packages java view-tools launchers lint types test bounds frameworks simulate spec mutants-tenth bench-quick  ## everything that CI runs, in the order of what fails fastest
 
 lint: $(DEV_READY)  ## formatting, code rules, import contracts, dead code
 	$(BIN)/ruff format --check .
@@ -63,6 +63,12 @@ fuzz: $(DEV_READY)  ## odd bytes for every decoder of foreign bytes, FUZZ_S seco
 
 bounds: $(DEV_READY)  ## the lowest versions that pyproject.toml admits, and other Pythons where they are installed (some minutes)
 	$(BIN)/python tests/bounds/run.py --workers $(WORKERS)
+
+frameworks: $(DEV_READY)  ## install the training frameworks, and run one scenario of each with them (two or three minutes)
+	$(BIN)/python tests/frameworks/run.py
+
+frameworks-whole: $(DEV_READY)  ## every scenario of every framework, with its newest and its lowest versions (about an hour)
+	$(BIN)/python tests/frameworks/run.py --whole
 
 mutants: $(DEV_READY)  ## break the code on purpose, once for each fault: do the tests notice? (about 15 minutes)
 	$(BIN)/python tests/mutants/run.py

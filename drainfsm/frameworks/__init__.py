@@ -8,7 +8,7 @@ from __future__ import annotations
 __all__ = ["Drained"]
 
 
-class Drained(SystemExit):  # noqa: N818 - it is no error
+class Drained(SystemExit):
     """A drain has ended the training of a framework that owns the loop, after its save.
 
     A ``SystemExit`` with code 0: nobody has to catch it, and what follows training in the script

@@ -18,17 +18,14 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import drainfsm
-from drainfsm.checkpoint.randomness import random_state, set_random_state
 from drainfsm.errors import ConfigError, NotRestoredError
 from drainfsm.frameworks import Drained
-from drainfsm.frameworks._files import files_of
+from drainfsm.frameworks._files import files_of, imported
+from drainfsm.frameworks._samplers import order_is_lost, samplers
 
 __all__ = ["drain"]
 
@@ -48,6 +45,7 @@ def drain(trainer: Any, *, data_restarts: bool = False) -> None:
         ConfigError: the trainer's launcher, or a checkpoint callback, does not go with it.
         RestoreRefusedError: the recorded generation cannot be continued here.
     """
+    package = imported(type(trainer).__module__.partition(".trainer")[0], extra="lightning")
     _check_launcher(trainer)
     session = drainfsm.attach(
         rank=trainer.global_rank,
@@ -56,9 +54,8 @@ def drain(trainer: Any, *, data_restarts: bool = False) -> None:
     )
     if not session.job_id:
         return
-    package = import_module(type(trainer).__module__.partition(".trainer")[0])
-    made = type("DrainCallback", (_Hooks, package.Callback), {})
-    hooks: _Hooks = made()
+    made = type("DrainCallback", (_FitHooks, package.callbacks.Checkpoint), {})
+    hooks: _FitHooks = made()
     hooks.begin(trainer, session, package, data_restarts=data_restarts)
 
 
@@ -71,9 +68,9 @@ def _check_launcher(trainer: Any) -> None:
         )
 
 
-class _Hooks:
-    """What the callback does. It is the trainer's last one: what others do at the end of a step
-    is done before the step is saved."""
+class _FitHooks:
+    """What the callback does. It is the trainer's last one, with those that save: what others do
+    at the end of a step is done before the step is saved."""
 
     def begin(
         self, trainer: Any, session: drainfsm.Session, package: Any, *, data_restarts: bool
@@ -88,6 +85,9 @@ class _Hooks:
         self._loaded: dict[str, Any] = {}
         self._generation = ""
         self._loops: Any = None
+        self._between_epochs = False
+        """The next epoch has been announced to the callbacks, and nothing else of it has begun."""
+
         self._due = ""
         """The optimizer has stepped, and the step is done after this: ``validation``, ``epoch``."""
 
@@ -107,24 +107,28 @@ class _Hooks:
     # --- saving and restoring -------------------------------------------------------------------
 
     def _save(self, directory: Path, step: int) -> Iterator[str]:
+        from drainfsm.frameworks._rank_state import write_rank_state
+
         self._generation = directory.name
         self._trainer.save_checkpoint(str(directory / CHECKPOINT))
-        own = {"loops": self._loops, "random": random_state()}
-        torch.save(own, directory / f"rank{self._session.rank}.pt")
+        write_rank_state(directory, self._session.rank, loops=self._loops)
         return files_of(directory, rank=self._session.rank, rank_of=_RANK_OF)
 
     def _load(self, directory: Path, step: int) -> None:
         """Lightning loads it, in ``fit``: here is only remembered what."""
+        from drainfsm.frameworks._rank_state import read_rank_state
+
         self._target = directory
-        own = directory / f"rank{self._session.rank}.pt"
-        if own.exists():  # else the job has another number of ranks now
-            self._loaded = torch.load(own, weights_only=False)
+        self._loaded = read_rank_state(directory, self._session.rank)
 
     def state_dict(self) -> dict[str, Any]:
         return {"generation": self._generation}
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         self._loops = checkpoint["loops"]
+        if self._between_epochs:  # Lightning would go on at the end of the epoch that is over
+            for progress in self._loops["fit_loop"]["epoch_progress"].values():
+                progress["ready"] -= 1
 
     def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         """Lightning keeps the loops' state of rank 0, and with it the position of that rank's
@@ -136,7 +140,7 @@ class _Hooks:
         self._generation = state["generation"]
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        trainer.ckpt_path = None  # or a later `validate` or `test` would load it
+        self._forget_path()
         if self._over:
             raise ConfigError("a trainer is fitted once: call drain(trainer) on a new Trainer")
         if self._target is not None and self._generation != self._target.name:
@@ -147,9 +151,34 @@ class _Hooks:
         self._stepped = trainer.global_step
         if not self._data_restarts:
             _refuse_lost_position(trainer)
+        if "loops" in self._loaded:
+            self._find_place(trainer.fit_loop)
         self._take_signals_back()
 
+    def _forget_path(self) -> None:
+        """Or a later ``validate`` or ``test`` of this trainer would load it."""
+        self._trainer.ckpt_path = None
+
+    def _find_place(self, loop: Any) -> None:
+        """Lightning began to iterate before it told the samplers the epoch, and a resumed epoch
+        would have the order of the first one."""
+        from drainfsm.frameworks._rank_state import set_random_state
+
+        loaders = loop._combined_loader
+        for sampler in [one for loader in loaders.flattened for one in samplers(loader)]:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(loop.epoch_progress.current.processed)
+        if loop.restarting:
+            states = self._loaded["loops"]["fit_loop"]["state_dict"].get("combined_loader")
+            if states:
+                loaders._load_state_dicts(states)
+        else:  # a new epoch: its iteration draws from the random states
+            set_random_state(self._loaded.pop("random"))
+        iter(loop._data_fetcher)
+
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        from drainfsm.frameworks._rank_state import set_random_state
+
         if "random" in self._loaded:  # now: the loader drew from them when its iteration began
             set_random_state(self._loaded["random"])
         self._loaded = {}
@@ -179,7 +208,9 @@ class _Hooks:
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         if self._due:
+            self._between_epochs = True
             self._step_done()
+            self._between_epochs = False
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         if self._due:
@@ -187,6 +218,8 @@ class _Hooks:
         self._close()
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
+        """Of a job that had nothing left to train, no other method was called."""
+        self._forget_path()
         self._close()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
@@ -233,7 +266,7 @@ class _Hooks:
         """Lightning's handlers end ranks by an exception at steps of their own, broadcast from
         within a handler, and requeue under Slurm: all of that is the agent's business."""
         self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-        connector = getattr(self._trainer, "_signal_connector", None)
+        connector: Any = getattr(self._trainer, "_signal_connector", None)
         if hasattr(connector, "register_signal_handlers"):
             connector.register_signal_handlers = _register_nothing
 
@@ -272,4 +305,9 @@ def _refuse_lost_position(trainer: Any) -> None:
                 f"{type(loader).__name__} has no position that can be saved, so a resumed run "
                 "would begin its epoch's data anew: pass a StatefulDataLoader of torchdata, or "
                 "accept that with drain(trainer, data_restarts=True)"
+            )
+        if order_is_lost(loader):
+            raise ConfigError(
+                "Lightning has wrapped the loader's shuffle=True in a sampler of its own, whose "
+                "order cannot be repeated by a resumed run: pass sampler=DistributedSampler(…)"
             )

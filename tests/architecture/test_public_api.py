@@ -20,6 +20,10 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 PUBLIC = {
     "drainfsm": "Checkpoint OwnCheckpoint Session __version__ attach errors",
+    "drainfsm.frameworks": "Drained",
+    "drainfsm.frameworks.accelerate": "Loop drain",
+    "drainfsm.frameworks.lightning": "drain",
+    "drainfsm.frameworks.transformers": "drain",
     "drainfsm.marking": "mark_mlflow mark_tensorboard mark_wandb",
     "drainfsm.machine": (
         "AbortSave Accumulation Allowances AnyEffect AnyInput Attempt Cause "

@@ -10,17 +10,24 @@ torch: its lowest version is the one that all other tests run with.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from drainfsm_kit.environments import (
+    PYTEST,
+    ROOT,
+    Environment,
+    lowest_bounds,
+    made,
+    project,
+    tested_versions,
+)
+
 PYENV = Path.home() / ".pyenv" / "versions"
 LOWEST = "lowest"
 PYTHONS = ("3.12", "3.13")
@@ -29,45 +36,27 @@ OF_DEVELOPERS = {"bench", "dev"}
 WITH_TORCH = {"demo", "torch"}
 """Extras; what else is in them is looked at all the same."""
 
-PYTEST = ("pytest", "pytest-timeout", "pytest-xdist")
+FRAMEWORKS = {path.stem for path in (ROOT / "drainfsm" / "frameworks").glob("[a-z]*.py")}
+"""They have environments of their own: ``tests/frameworks/run.py``."""
+
 TOOLS = (*PYTEST, "jsonschema", "kubernetes-validate", "moto[events,s3,server,sqs]")
 PURE, ALL = ("unit", "replay"), ("unit", "replay", "contracts", "adapters")
 LEFT_OUT = ("test_bench", "test_docs", "test_kubernetes_manifests", "test_run_training")
 """They need torch or what only developers install, or no dependency at all."""
 
-_BOUND = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9.]+)")
-
-
-class Environment(NamedTuple):
-    name: str
-    python: str
-    """Its interpreter; empty: there is none on this machine."""
-
-    install: tuple[str, ...]
-    pins: Mapping[str, str]
-    tests: tuple[str, ...]
-
 
 def environments() -> list[Environment]:
-    text = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = dict(line.split("==") for line in text if line and not line.startswith("#"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lowest = lowest_bounds(project)
-    extras = sorted(project["optional-dependencies"].keys() - OF_DEVELOPERS - WITH_TORCH)
-    others = sorted(_names(project, WITH_TORCH) - {"drainfsm", "torch"})
+    table, pins = project(), tested_versions()
+    for_users = [name for name in table["optional-dependencies"] if name not in OF_DEVELOPERS]
+    lists = (table["dependencies"], *(table["optional-dependencies"][name] for name in for_users))
+    lowest = lowest_bounds(line for one in lists for line in one)
+    extras = sorted(set(for_users) - WITH_TORCH - FRAMEWORKS)
+    others = sorted(_names(table, WITH_TORCH) - {"drainfsm", "torch"})
     install = ("--editable", f".[{','.join(extras)}]", *TOOLS, *others)
     return [
-        Environment(LOWEST, sys.executable, install, pins | lowest, ALL),
-        *(Environment(name, python_of(name), install, pins, PURE) for name in PYTHONS),
+        Environment(LOWEST, sys.executable, install, pins | lowest),
+        *(Environment(name, python_of(name), install, pins) for name in PYTHONS),
     ]
-
-
-def lowest_bounds(project: Mapping[str, Any]) -> dict[str, str]:
-    """Of every requirement of the package, and of the extras that users install."""
-    extras = project["optional-dependencies"]
-    groups = [extras[name] for name in extras if name not in OF_DEVELOPERS]
-    lines = [line for group in (project["dependencies"], *groups) for line in group]
-    return {found[1]: found[2] for line in lines if (found := _BOUND.fullmatch(line))}
 
 
 def _names(project: Mapping[str, Any], extras: set[str]) -> set[str]:
@@ -89,26 +78,6 @@ def _pythons(version: str) -> Iterator[str]:
     yield from map(str, sorted(PYENV.glob(f"{version}.*/bin/python"), reverse=True))
 
 
-def made(environment: Environment) -> Path:
-    """The interpreter of the environment, with everything installed."""
-    folder = ROOT / ".venv" / "bounds" / environment.name
-    python, stamp = folder / "bin" / "python", folder / "stamp"
-    pins = "".join(f"{name}=={version}\n" for name, version in sorted(environment.pins.items()))
-    wanted = hashlib.sha256(f"{environment[:3]}\n{pins}".encode()).hexdigest()
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
-        return python
-    shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([environment.python, "-m", "venv", str(folder)], check=True)
-    constraints = folder / "constraints.txt"
-    constraints.write_text(pins, encoding="utf-8")
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "--constraint", str(constraints), *environment.install], check=True, cwd=ROOT
-    )
-    stamp.write_text(wanted, encoding="utf-8")
-    return python
-
-
 def files(tests: Sequence[str]) -> list[str]:
     """Those that need no torch."""
     found = [path for name in tests for path in sorted((ROOT / "tests" / name).glob("test_*.py"))]
@@ -121,9 +90,10 @@ def _is_left_out(path: Path) -> bool:
 
 
 def passes(environment: Environment, *, workers: int) -> bool:
-    python = made(environment)
+    python = made(environment, below="bounds")
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers)]
-    return subprocess.run([*command, *files(environment.tests)], cwd=ROOT).returncode == 0
+    tests = files(ALL if environment.name == LOWEST else PURE)
+    return subprocess.run([*command, *tests], cwd=ROOT).returncode == 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,8 +25,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
-from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
-from torchdata.stateful_dataloader.sampler import (  # type: ignore[import-untyped]
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import (
     StatefulDistributedSampler,
 )
 

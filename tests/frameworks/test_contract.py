@@ -1,43 +1,48 @@
-"""One contract for every framework's hook: the real framework, agent and notices, two ranks on CPU."""
+"""One contract for the hook of every framework, with the framework itself: two ranks, on CPU."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from drainfsm.core import events as e
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm_kit.framework_contract import (
+    INSTALLED,
     QUICK,
-    RANKS,
     SCENARIOS,
+    SCOPE,
     Framework,
+    Point,
     Story,
+    difference,
     trace,
-    training,
 )
+from drainfsm_kit.framework_driver import Options
 from drainfsm_kit.frameworks import FRAMEWORKS
 from drainfsm_kit.running import RunningJob, running_job
 
-INSTALLED = "DRAINFSM_FRAMEWORKS"
-"""Environment variable: names of frameworks that were installed for these tests, by commas."""
-
-WHOLE = os.environ.get("DRAINFSM_FRAMEWORKS_SCOPE", "whole") == "whole"
-"""``quick``: one scenario of each framework and sharding."""
-
-CASES = [(one, sharding) for one in FRAMEWORKS for sharding in one.shardings]
+WHOLE = os.environ.get(SCOPE) != "quick"
+CASES = [
+    (one, sharding)
+    for one in FRAMEWORKS
+    for sharding in (one.shardings if WHOLE else one.shardings[-1:])
+]
 each_framework = pytest.mark.parametrize(
     ("framework", "sharding"), CASES, ids=[f"{one.name}-{sharding}" for one, sharding in CASES]
 )
-in_whole = pytest.mark.skipif(not WHOLE, reason="only in the whole matrix: `make frameworks-all`")
+in_whole = pytest.mark.skipif(not WHOLE, reason="only in the whole matrix: `make frameworks-whole`")
 
 
-@pytest.fixture(autouse=True)
-def installed(framework: Framework) -> None:
+def check_installed(framework: Framework) -> None:
     missing = [name for name in framework.packages if find_spec(name) is None]
     if missing and framework.name in os.environ.get(INSTALLED, "").split(","):
         pytest.fail(f"{', '.join(missing)} is missing, though it was to be installed")
@@ -47,6 +52,7 @@ def installed(framework: Framework) -> None:
 
 @pytest.fixture
 def story(framework: Framework, sharding: str, tmp_path: Path, job: RunningJob) -> Story:
+    check_installed(framework)
     return Story(framework, tmp_path, job, sharding)
 
 
@@ -88,7 +94,92 @@ def test_a_drained_job_goes_on_as_if_it_had_never_been_drained(
     whole = whole_run(
         story.framework, story.sharding, uninterrupted, tmp_path_factory.mktemp("whole")
     )
-    assert training(story.out) == training(whole)
-    assert [trace(story.out, rank, "validated") for rank in range(RANKS)] == [
-        trace(whole, rank, "validated") for rank in range(RANKS)
-    ]
+    assert difference(story.out, whole, "batch", "finished") == ""
+    assert difference(story.out, whole, "validated") == ""
+
+
+@in_whole
+@each_framework
+def test_a_lost_job_goes_on_from_its_periodic_commit_and_no_step_is_saved_twice(
+    story: Story,
+    uninterrupted: dict[tuple[str, str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    often = CheckpointSettings(every_steps=2)
+    story.start(story.options(pauses=("batch:1:0",)), settings=often)
+    story.wait_for_ranks_at("batch:1:0")
+    story.job.wait_for(e.CheckpointCommitted, count=3)
+    for pid in story.job.processes():
+        os.kill(pid, signal.SIGKILL)
+    story.job.wait_until_gone()
+    story.run_to_the_end(settings=often)
+    commits = [commit.step for at in (1, 2) for commit in story.job.find(e.CheckpointCommitted, at)]
+    assert commits == [1, 3, 5, 7, 9, 11]
+    whole = whole_run(
+        story.framework, story.sharding, uninterrupted, tmp_path_factory.mktemp("whole")
+    )
+    assert difference(story.out, whole, "batch", "finished") == ""
+    assert story.saved_elsewhere() == []
+    lines = len(trace(story.out, 0, "batch"))
+    story.run_to_the_end(settings=often)
+    assert len(trace(story.out, 0, "batch")) == lines, "a job that is done trains nothing twice"
+    assert story.job.find(e.CheckpointCommitted, 3) == []
+
+
+@in_whole
+@each_framework
+def test_the_frameworks_own_resume_is_no_more_exact(
+    story: Story,
+    uninterrupted: dict[tuple[str, str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Ours is bit-exact (above). What is declared of the framework's own is found to be true."""
+    whole = whole_run(
+        story.framework, story.sharding, uninterrupted, tmp_path_factory.mktemp("whole")
+    )
+    native = Options(
+        out=str(story.out),
+        sharding=story.sharding,
+        hook=False,
+        native=str(story.directory / "native"),
+        native_save_at=4,
+    )
+    story.framework.run_alone(native)
+    assert difference(story.out, whole, "batch", "finished") == "", "the same without drainfsm"
+    resumed = story.directory / "resumed"
+    story.framework.run_alone(structs.replace(native, out=str(resumed), native_resume=True))
+    exact = difference(resumed, whole, "batch", "finished", tail=True) == ""
+    assert exact == story.framework.native_exact
+
+
+MISUSES = [(one, one.shardings[0], name) for one in FRAMEWORKS for name in one.misuses]
+
+
+@in_whole
+@pytest.mark.parametrize(
+    ("framework", "sharding", "misuse"), MISUSES, ids=[f"{one.name}-{m}" for one, _, m in MISUSES]
+)
+def test_a_wrong_use_ends_with_an_error_that_says_what_to_do(story: Story, misuse: str) -> None:
+    wrong = story.framework.misuses[misuse]
+    if wrong.after_drain:
+        story.drain_at(Point("batch:0:2", (1,)))
+    agent = story.start(story.options(misuse=misuse), settings=wrong.settings)
+    assert agent.wait() not in (0, 75), story.told()
+    (said, *_) = re.findall(rf"^.*errors\.{wrong.error}: (.*)$", agent.output(), re.MULTILINE)
+    assert wrong.says in said
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=[one.name for one in FRAMEWORKS])
+def test_a_framework_that_is_missing_is_named_with_its_extra(framework: Framework) -> None:
+    """Without it, the module is still imported: the documents of the API are made from it."""
+    code = f"""
+import sys
+for name in {framework.packages!r}:
+    sys.modules[name] = None
+import drainfsm.frameworks.{framework.name} as hook
+hook.drain(type("Trainer", (), {{"__module__": "{framework.packages[0]}.trainer"}})())
+"""
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, check=False)
+    said = done.stderr.decode()
+    assert f"errors.ConfigError: drainfsm.frameworks.{framework.name} needs" in said
+    assert f"pip install 'drainfsm[{framework.name}]'" in said

@@ -6,20 +6,22 @@ import os
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl  # type: ignore[import-not-found]
+import lightning.pytorch as pl
 import torch
-from lightning.pytorch.strategies import (  # type: ignore[import-not-found]
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import (
     DDPStrategy,
     ModelParallelStrategy,
 )
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
+from torch.utils.data import DataLoader, DistributedSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from drainfsm.frameworks.lightning import drain
 from drainfsm_kit.framework_driver import (
     Options,
+    Samples,
     Trace,
     network,
     parse,
@@ -49,7 +51,7 @@ class Model(pl.LightningModule):  # type: ignore[misc]
 
     def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
         self.trace.reach(f"batch:{self.current_epoch}:{index}")
-        loss = (self.net(batch["row"]) - batch["target"]).square().mean()
+        loss: Tensor = (self.net(batch["row"]) - batch["target"]).square().mean()
         self.trace.batch(self.current_epoch, index, batch["id"].tolist(), loss)
         return loss
 
@@ -78,19 +80,40 @@ def strategy(options: Options) -> Any:
     return DDPStrategy()
 
 
+def order(options: Options, samples: Samples) -> dict[str, Any]:
+    if options.misuse == "order_not_repeatable":
+        return {"shuffle": True}
+    world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    return {"sampler": DistributedSampler(samples, num_replicas=world_size, rank=rank, seed=3)}
+
+
+def native_saves(options: Options) -> list[Any]:
+    if not options.native_save_at:
+        return []
+    saves = ModelCheckpoint(
+        options.native,
+        filename="steps={step}",
+        auto_insert_metric_name=False,
+        every_n_train_steps=options.native_save_at,
+        save_top_k=-1,
+    )
+    return [saves]
+
+
 def main() -> None:
     options = parse()
     trace = Trace(options)
+    saves = native_saves(options)
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         strategy=strategy(options),
         max_epochs=options.epochs,
-        max_steps=options.native_save_at or -1,
         accumulate_grad_batches=options.accumulate,
         val_check_interval=options.validate_every * options.accumulate,
         num_sanity_val_steps=0,
-        enable_checkpointing=options.misuse == "saves_doubled",
+        enable_checkpointing=bool(options.misuse == "saves_doubled" or saves),
+        callbacks=saves,
         enable_progress_bar=False,
         enable_model_summary=False,
         logger=False,
@@ -98,10 +121,11 @@ def main() -> None:
     )
     model = Model(options, trace)
     kind = DataLoader if options.misuse == "loader_without_position" else StatefulDataLoader
-    loader = kind(training_samples(options), batch_size=options.batch, shuffle=True)
+    samples = training_samples(options)
+    loader = kind(samples, batch_size=options.batch, **order(options, samples))
     validating = DataLoader(validation_samples(options), batch_size=options.batch)
-    native = str(Path(options.native) / "native.ckpt") if options.native else None
-    path = native if options.native_resume else None
+    steps = options.native_save_at
+    path = str(Path(options.native) / f"steps={steps}.ckpt") if options.native_resume else None
     if options.hook:
         drain(trainer)
     if options.misuse == "restore_forgotten":
@@ -110,9 +134,6 @@ def main() -> None:
     if options.misuse == "fitted_twice":
         trainer.fit_loop.max_epochs += 1
         trainer.fit(model, loader, validating)
-    if options.native_save_at:
-        trainer.save_checkpoint(native)
-        return
     trace.finished(model.net, model.optimizers().optimizer)
 
 

@@ -16,6 +16,10 @@ import msgspec
 
 MODULES = (
     "drainfsm",
+    "drainfsm.frameworks",
+    "drainfsm.frameworks.accelerate",
+    "drainfsm.frameworks.lightning",
+    "drainfsm.frameworks.transformers",
     "drainfsm.marking",
     "drainfsm.machine",
     "drainfsm.adapter",
@@ -34,6 +38,7 @@ GIVEN_OUT = {
     "Checkpoint",
     "Connection",
     "JobProjection",
+    "Loop",
     "OwnCheckpoint",
     "Session",
 }

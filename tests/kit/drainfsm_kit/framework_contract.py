@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +24,17 @@ from drainfsm.core import events as e
 from drainfsm.core.budget import Allowances
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm_kit.framework_driver import Options
-from drainfsm_kit.running import Agent, RunningJob, free_port
+from drainfsm_kit.running import TOY_LAUNCHER, Agent, RunningJob, free_port
 
 DRIVERS = Path(__file__).parents[2] / "frameworks" / "drivers"
+INSTALLED = "DRAINFSM_TEST_FRAMEWORKS"
+"""Environment variable: frameworks that were installed for these tests, by commas."""
+
+SCOPE = "DRAINFSM_TEST_SCOPE"
+"""Environment variable: ``quick``, one scenario of each framework; else every one."""
+
 RANKS = 2
+ONLY_DRAINS = CheckpointSettings()
 NOTICE_S = 240.0
 UNHURRIED = Allowances(
     quiesce_ms=40_000, commit_ms=10_000, exit_margin_ms=60_000, clock_skew_ms=0, barrier_ms=100
@@ -41,7 +51,7 @@ class Misuse(NamedTuple):
     says: str
     """A part of its message: what to do."""
 
-    settings: CheckpointSettings = CheckpointSettings()
+    settings: CheckpointSettings = ONLY_DRAINS
     after_drain: bool = False
     """It shows when there is something to restore."""
 
@@ -59,22 +69,31 @@ class Framework:
     shardings: tuple[str, ...] = ("ddp", "sharded")
     misuses: Mapping[str, Misuse] = field(default_factory=dict)
     launcher: Callable[[Path, Options], Sequence[str]] | None = None
-    """The command of the job; None: torchrun with two ranks."""
+    """The command of the job, where ranks need a launcher of the framework's own."""
 
     native_exact: bool = True
     """The framework's own resume is bit-exact. Otherwise ours must be as exact as that."""
 
-    def command(self, options: Options) -> tuple[str, ...]:
+    def command(self, options: Options, *, by_torchrun: bool = False) -> tuple[str, ...]:
         driver = DRIVERS / f"{self.name}_driver.py"
         if self.launcher is not None:
             return tuple(self.launcher(driver, options))
-        return torchrun(driver, options)
+        script = (str(driver), msgspec.json.encode(options).decode())
+        if by_torchrun:
+            run = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS))
+            return (*run, "--master-port", str(free_port()), *script)
+        return (*TOY_LAUNCHER, str(RANKS), sys.executable, *script)
 
-
-def torchrun(driver: Path, options: Options) -> tuple[str, ...]:
-    text = msgspec.json.encode(options).decode()
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS))
-    return (*launcher, "--master-port", str(free_port()), str(driver), text)
+    def run_alone(self, options: Options) -> None:
+        """The driver without an agent."""
+        done = subprocess.run(
+            self.command(options),
+            env={**os.environ, **variables()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout.decode(errors="replace")
 
 
 class Point(NamedTuple):
@@ -85,7 +104,7 @@ class Point(NamedTuple):
     """Steps at which the ranks may stop for it."""
 
     by_signal: bool = False
-    """SIGTERM to the agent, its launcher and every rank, in place of ``drainfsm notify``."""
+    """SIGTERM to the agent, torchrun and every rank, in place of ``drainfsm notify``."""
 
 
 SCENARIOS: dict[str, tuple[Point, ...]] = {
@@ -122,24 +141,30 @@ class Story:
         return Options(out=str(self.out), sharding=self.sharding, **more)
 
     def start(
-        self, options: Options, *, settings: CheckpointSettings = CheckpointSettings()
+        self,
+        options: Options,
+        *,
+        settings: CheckpointSettings = ONLY_DRAINS,
+        by_torchrun: bool = False,
     ) -> Agent:
         self.epoch += 1
         agent = self.job.start(
-            self.framework.command(options),
+            self.framework.command(options, by_torchrun=by_torchrun),
             grace_s=NOTICE_S,
             allowances=UNHURRIED,
             checkpoint=settings,
-            variables=QUIET,
+            variables=variables(),
         )
         self.agents.append(agent)
         return agent
 
-    def drain_at(self, point: Point, *, settings: CheckpointSettings = CheckpointSettings()) -> int:
+    def drain_at(self, point: Point, *, settings: CheckpointSettings = ONLY_DRAINS) -> int:
         """One attempt that is given a notice at this point. Returns the step that was committed."""
         for old in self.out.glob("*-*"):
             old.unlink()
-        agent = self.start(self.options(pauses=(point.name,)), settings=settings)
+        agent = self.start(
+            self.options(pauses=(point.name,)), settings=settings, by_torchrun=point.by_signal
+        )
         self.wait_for_ranks_at(point.name)
         if point.by_signal:
             for pid in self.job.processes():
@@ -155,7 +180,7 @@ class Story:
         assert (exited.nodes[0].exit_code, exited.nodes[0].killed_ranks) == (0, ()), self.told()
         return published[0].step
 
-    def run_to_the_end(self, *, settings: CheckpointSettings = CheckpointSettings()) -> None:
+    def run_to_the_end(self, *, settings: CheckpointSettings = ONLY_DRAINS) -> None:
         agent = self.start(self.options(), settings=settings)
         assert agent.wait() == 0, self.told()
 
@@ -168,19 +193,29 @@ class Story:
     def go(self, point: str) -> None:
         (self.out / f"go-{point}").touch()
 
+    def saved_elsewhere(self) -> list[Path]:
+        """Files that are neither ours nor in the store: of a saver of the framework's own."""
+        ours = re.compile(r"rank\d|(paused|go)-.*")
+        found = [path for path in self.out.rglob("*") if path.is_file()]
+        return [path for path in found if not ours.fullmatch(path.name)]
+
     def told(self) -> str:
         kinds = [type(event).__name__ for event in self.job.events(self.epoch)]
         return f"{self.agents[-1].output()}\n{kinds}"
 
 
-QUIET = {
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONWARNINGS": "default",
-    "TOKENIZERS_PARALLELISM": "false",
-    "TRANSFORMERS_OFFLINE": "1",
-}
-"""Nothing is downloaded, and no framework takes all cores."""
+def variables() -> dict[str, str]:
+    """Of the ranks: nothing is downloaded, no framework takes all cores, and they find each other
+    without torchrun."""
+    return {
+        "ACCELERATE_TORCH_DEVICE": "cpu",  # it would say cpu:0, which torch cannot load to
+        "HF_HUB_OFFLINE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
 
 
 def trace(out: Path, rank: int, *kinds: str) -> list[dict[str, Any]]:
@@ -190,6 +225,14 @@ def trace(out: Path, rank: int, *kinds: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["what"] in kinds]
 
 
-def training(out: Path) -> list[list[dict[str, Any]]]:
-    """Of each rank: the samples and losses of every micro-batch, and the state at the end."""
-    return [trace(out, rank, "batch", "finished") for rank in range(RANKS)]
+def difference(out: Path, whole: Path, *kinds: str, tail: bool = False) -> str:
+    """Where the traces of two jobs differ first, on any rank; empty: nowhere. ``tail``: the first
+    one has only the last lines of it."""
+    for rank in range(RANKS):
+        ours, theirs = trace(out, rank, *kinds), trace(whole, rank, *kinds)
+        if tail:
+            theirs = theirs[-len(ours) :] if ours else theirs
+        for line, (one, other) in enumerate(zip_longest(ours, theirs)):
+            if one != other:
+                return f"rank {rank}, line {line}: {one} in place of {other}"
+    return ""

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     native_save_at: int = 0
     """Only without the hook: after so many optimizer steps, save by the framework's own means into
-    ``native`` and end."""
+    ``native``, and train on."""
 
     native_resume: bool = False
-    """Only without the hook: resume by the framework's own means from ``native``."""
+    """Only without the hook: resume by the framework's own means from what was saved there."""
 
     native: str = ""
     misuse: str = ""
@@ -89,12 +90,12 @@ class Trace:
 
     def batch(self, epoch: int, index: int, ids: Iterable[int], loss: Tensor) -> None:
         """A micro-batch was trained on: the ``index``-th of its epoch on this rank."""
-        exact = loss.detach().float().item().hex()
+        exact = float(loss.detach()).hex()
         self._write(what="batch", epoch=epoch, index=index, ids=[int(i) for i in ids], loss=exact)
 
     def validated(self, loss: Tensor) -> None:
         """A validation has ended."""
-        self._write(what="validated", loss=loss.detach().float().item().hex())
+        self._write(what="validated", loss=float(loss.detach()).hex())
 
     def finished(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Training has ended by itself. Collective where the model is sharded."""
@@ -165,3 +166,17 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
             tensor = value.full_tensor() if isinstance(value, DTensor) else torch.as_tensor(value)
             whole.update(tensor.detach().contiguous().cpu().numpy().tobytes())
     return whole.hexdigest()
+
+
+def cpu_ranks_that_accelerate_shards() -> None:
+    """Accelerate, and with it the Trainer of Transformers, offers FSDP where there are accelerators
+    and runs DDP on CPUs, whatever the plugin says. Here it takes these CPUs for accelerators."""
+    state = import_module("accelerate.state")
+    prepare = state.PartialState._prepare_backend
+
+    def prepare_backend(self: Any, *args: Any, **more: Any) -> tuple[str, Any]:
+        backend, _ = prepare(self, *args, **more)
+        return backend, state.DistributedType.MULTI_XPU
+
+    state.PartialState._prepare_backend = prepare_backend
+    torch.distributed.init_process_group("gloo")

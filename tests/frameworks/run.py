@@ -1,0 +1,77 @@
+"""Runs the contract of ``drainfsm/frameworks`` with the frameworks themselves.
+
+    python tests/frameworks/run.py                     # what CI runs: newest versions, one scenario
+    python tests/frameworks/run.py --whole             # every scenario, newest and lowest versions
+    python tests/frameworks/run.py --whole lowest -k lightning
+
+The frameworks go into environments of their own below .venv/frameworks, over the packages of
+.venv, and never into that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from drainfsm_kit.environments import (
+    ROOT,
+    Environment,
+    lowest_bounds,
+    made,
+    project,
+    tested_versions,
+)
+from drainfsm_kit.framework_contract import INSTALLED, SCOPE
+from drainfsm_kit.frameworks import FRAMEWORKS
+
+NEWEST, LOWEST = "newest", "lowest"
+
+
+def environment(name: str) -> Environment:
+    extras = project()["optional-dependencies"]
+    lines = [line for one in FRAMEWORKS for line in extras[one.name]]
+    wanted = sorted({line for line in lines if not line.startswith("drainfsm")})
+    pins = tested_versions()
+    if name == LOWEST:
+        pins |= lowest_bounds(wanted)
+    return Environment(name, sys.executable, tuple(wanted), pins, over=sys.executable)
+
+
+def passes(name: str, *, whole: bool, workers: int, chosen: str) -> bool:
+    python = made(environment(name), below="frameworks")
+    variables = {
+        INSTALLED: ",".join(one.name for one in FRAMEWORKS),
+        SCOPE: "whole" if whole else "quick",
+    }
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers)]
+    done = subprocess.run(
+        [*command, "-k", chosen, "tests/frameworks"], cwd=ROOT, env={**os.environ, **variables}
+    )
+    return done.returncode == 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="VERSIONS", help=f"{NEWEST}, {LOWEST}")
+    parser.add_argument("--whole", action="store_true", help="every scenario")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("-k", default="", metavar="EXPRESSION", help="of pytest: which tests")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.names) - {NEWEST, LOWEST}:
+        parser.error(f"{', '.join(sorted(unknown))}: choose {NEWEST}, {LOWEST}")
+    names = options.names or ([NEWEST, LOWEST] if options.whole else [NEWEST])
+    failed = []
+    for name in names:
+        print(f"frameworks, {name} versions", flush=True)
+        if not passes(name, whole=options.whole, workers=options.workers, chosen=options.k):
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
