@@ -130,3 +130,30 @@ def test_ranks_that_srun_starts_inside_the_agent_save_and_resume(
     assert [job.seen.steps(rank, 2)[0] for rank in (0, 1)] == [saved.step + 1] * 2
     assert job.seen.find(e.WorldFormed, 1)[0].world_size == 2
     job.cancel()
+
+
+def test_the_example_of_the_readme_is_requeued_and_resumes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """``examples/README.md``: its command, as a user gives it."""
+    root = SCRIPTS.parents[1]
+    readme = (root / "examples" / "README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"`STORE=\$STORE/slurm (sbatch .*)` \|", readme)
+    seen = RunningJob(tmp_path)
+    seen.job = "slurm"
+    variables = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{PATH}",
+        "STORE": str(seen.store),
+        "DRAINFSM_STATE_DIR": str(seen.state_dir),
+        "DRAINFSM_NATS": seen.nats,
+        "DRAINFSM_ADAPTER_SLURM_POLL_S": "1",
+    }
+    options = f"sbatch --parsable --chdir={root} --output={tmp_path}/said"
+    job_id = cluster.run(*command.replace("sbatch", options, 1).split(), variables=variables)
+    cluster.wait(lambda: seen.find(e.HealthyStepReached) or None, what="first steps")
+    cluster.run("scancel", "--batch", "--signal=USR1", job_id.strip())
+    (restored,) = cluster.wait(
+        lambda: seen.find(e.CheckpointRestored, 2) or None, what="a second run that resumes"
+    )
+    assert restored.step == seen.find(e.ManifestPublished)[0].step
+    cluster.run("scancel", job_id.strip())
