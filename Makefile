@@ -11,10 +11,12 @@ SEEDS ?= 2000
 WORKERS ?= 4
 FIRST ?= 1
 FUZZ_S ?= 60
+EVERY ?= 12
+OFFSET ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types bench bench-quick bounds frameworks frameworks-whole mutants mutants-tenth java spec spec-large generate simulate fuzz crash-matrix slurm-packages slurm-matrix launchers view-tools clean
+.PHONY: help demo test check lint types bench bench-quick bounds frameworks frameworks-whole mutants mutants-tenth mutants-generated java spec spec-large generate simulate fuzz crash-matrix slurm-packages slurm-matrix launchers view-tools clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -75,6 +77,10 @@ mutants: $(DEV_READY)  ## break the code on purpose, once for each fault: do the
 
 mutants-tenth: $(DEV_READY)  ## a tenth of these faults, another one each day: what CI runs (a minute or two)
 	$(BIN)/python tests/mutants/run.py --tenth $$(date +%j)
+
+mutants-generated: $(DEV_READY)  ## every EVERY-th of 3,000 mutants that a tool makes of core, commit log and journal, from OFFSET on (12: half an hour)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,mutants]'
+	$(BIN)/python tests/mutants/generated.py --every $(EVERY) --first $(OFFSET)
 
 crash-matrix: $(DEV_READY)  ## kill writer, coordinator or job at every point of a drain (about 20 minutes)
 	$(BIN)/python -m drainfsm_kit.crash_matrix --store posix

@@ -11,6 +11,7 @@ JOURNAL = (
 )
 
 SHIPPER = ("tests/unit/test_shipper.py", "tests/contracts/test_shipper.py")
+SHIPPING = ("tests/unit/test_shipment.py",)
 
 FAULTS = (
     *faults_of("log/journal.py", JOURNAL, (
@@ -51,5 +52,32 @@ FAULTS = (
         ("any file is a journal", "    if data[: len(MAGIC)] != MAGIC[: len(data)]:", "    if False:"),
         ("a journal of a newer format is read", "    if header.format_version > FORMAT_VERSION:", "    if False:"),
         ("zeros that a crash left are no empty journal", '    if not data.strip(b"\\0"):', "    if not data:"),
+    )),
+    *faults_of("log/shipment.py", SHIPPING, (
+        ("the last record is not sent", "self.shipped_count >= len(self.records)", "self.shipped_count >= len(self.records) - 1"),
+        ("a doubt is no doubt", "self.shipped_count >= len(self.records) and not self._doubted", "self.shipped_count >= len(self.records)"),
+        ("a conflict is for ever", "        self._doubted = True\n        self.conflict = \"\"", "        self._doubted = True"),
+        ("a refusal too few is waited for", "if fruitless > FRUITLESS_MAX:", "if fruitless >= FRUITLESS_MAX:"),
+        ("a refusal too many is waited for", "if fruitless > FRUITLESS_MAX:", "if fruitless > FRUITLESS_MAX + 1:"),
+        ("refusals add up over a whole log", "                fruitless = 0\n                self.shipped_count += 1", "                self.shipped_count += 1"),
+        ("a sequence is believed though no answer came", "after, self._sequence = self._sequence, None  # in doubt until the answer is here", "after = self._sequence"),
+        ("a replica that is behind is believed", "if len(messages) < message_count:", "if False:"),
+        ("a replica that has everything is not believed", "if len(messages) < message_count:", "if len(messages) <= message_count:"),
+        ("what follows our last record ends the shipper", "if count < len(self.records) and record.id", "if record.id"),
+        ("our last record is taken for another writer's", "if count < len(self.records) and record.id", "if count < len(self.records) - 1 and record.id"),
+        ("any record in our place is ours", "record.id == self.records[count].id:", "record.follows == count:"),
+        ("another writer's record is passed over", "            elif self._would_count(record, position=count):", "            elif False:"),
+        ("what nobody counts is a conflict", "        return own and record.follows == position", "        return own"),
+        ("another job's record is a conflict", "        return own and record.follows == position", "        return record.follows == position"),
+        ("a stream that holds something is taken for empty", "        if count == 0:", "        if count <= 1:"),
+        ("what another put behind ours is overwritten", "self.shipped_count, self._sequence = count, messages[-1].sequence", "self.shipped_count, self._sequence = count, count"),
+    )),
+    *faults_of("log/shipper.py", SHIPPING, (
+        ("every failure costs the connection", "if failures % FAILURES_MAX == 0:", "if True:"),
+        ("the newest attempt comes first", "for epoch in sorted(self._earlier)]", "for epoch in sorted(self._earlier, reverse=True)]"),
+        ("a refused record holds up other attempts", "            except RecordRefusedError as error:\n                refused = error", "            except RecordRefusedError:\n                raise"),
+        ("a refused record is passed over in silence", "        if refused is not None:\n            raise refused", "        pass"),
+        ("an outage is told with every try", "        if message not in reported and len(reported) < REPORTED_MAX:", "        if len(reported) < REPORTED_MAX:"),
+        ("a damage ends the shipper", "    except (JournalCorruptError, RecordUnreadableError, OSError) as error:\n        return records", "    except (RecordUnreadableError, OSError) as error:\n        return records"),
     )),
 )  # fmt: skip

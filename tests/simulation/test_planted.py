@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from drainfsm.core import inputs as i
 from drainfsm.core.fold import Fold, evolve
 from drainfsm.core.records import Record
+from drainfsm.log.journal import Journal
 from drainfsm.runtime.agent.clock_offset import Offset
 from drainfsm.runtime.agent.coordinator_link import TcpLink
 from drainfsm.runtime.agent.limits import Limits
@@ -110,6 +113,24 @@ def never_gives_up_a_silent_coordinator(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(TcpLink, "_beat", beat)
 
 
+def acknowledges_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(journal: Journal, data: bytes) -> None:
+        journal._size += os.pwrite(journal._fd, data, journal._size)
+
+    monkeypatch.setattr(Journal, "write", write)
+
+
+def names_that_may_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drainfsm.store.posix.sync_directory", lambda path: None)
+
+
+def bytes_that_may_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+        path.write_bytes(data)
+
+    monkeypatch.setattr("drainfsm.store.posix.write_synced", write)
+
+
 PLANTED: dict[str, tuple[Plant, str]] = {
     "an old attempt publishes after a new one has claimed": (no_fence, "I7"),
     "a commit without its files": (nothing_verified, "I5"),
@@ -122,6 +143,9 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "an attempt that goes on without one of its nodes": (goes_on_without_a_node, "I9"),
     "ranks that stay held when a drain is called off": (holds_ranks_for_ever, "ranks stand at"),
     "a decision acted upon before it is on record": (acts_before_it_writes, "I10"),
+    "a record acknowledged before it is synced": (acknowledges_before_the_sync, "I10"),
+    "a slot whose name is not synced": (names_that_may_not_last, "I5"),
+    "a slot whose bytes are not synced": (bytes_that_may_not_last, "I5"),
 }
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 import pytest
 
-from drainfsm.errors import StoreUnreachableError
+from drainfsm.core import events as e
+from drainfsm.core.records import Record
+from drainfsm.errors import JournalLockedError, StoreUnreachableError
+from drainfsm.log.journal import Journal
 from drainfsm.runtime.threads import in_thread
 from drainfsm_kit.simulator.fibers import FiberLock
-from drainfsm_kit.simulator.plan import Happening, Plan
+from drainfsm_kit.simulator.plan import JOB, Happening, Plan
 from drainfsm_kit.simulator.process import Process
 from drainfsm_kit.simulator.seeds import plan_of
 from drainfsm_kit.simulator.storage import StoreClient
@@ -137,7 +141,7 @@ def test_what_a_killed_process_has_asked_of_the_store_is_done_all_the_same(stage
     stage.run(until_s=0.000_1)
     stage.a.kill()
     assert stage.run() == []
-    assert stage.universe.store.objects == {"asked": b""}
+    assert stage.universe.store.posix.get("asked") == b""
 
 
 def test_an_answer_that_is_lost_is_an_error_although_it_was_done(stage: Stage) -> None:
@@ -151,7 +155,7 @@ def test_an_answer_that_is_lost_is_an_error_although_it_was_done(stage: Stage) -
     stage.a.start(main())
     stage.run()
     assert stage.a.exit_code == 0
-    assert stage.universe.store.objects == {"name": b"x"}
+    assert stage.universe.store.posix.get("name") == b"x"
     assert stage.universe.tally.faults["store_mute"] == 1
 
 
@@ -248,21 +252,128 @@ def test_the_other_end_sees_what_tcp_shows(stage: Stage, fault: str, told: list[
 # --- the disk -----------------------------------------------------------------------------------
 
 
-def test_a_process_that_dies_while_it_writes_leaves_at_most_a_torn_tail(stage: Stage) -> None:
+def record(epoch: int) -> Record:
+    facts = (e.HealthyStepReached(step=1),)
+    return Record(id="r", job_id=JOB, epoch=epoch, follows=0, at_unix_ms=1, events=facts, before="")
+
+
+def appended(stage: Stage, *, until_s: float) -> Journal:
+    """``a`` opens a journal and appends to it, until then."""
     disk = stage.machines[0].disk
-    journal = disk.open_journal(stage.a, job_id="job", epoch=1)
-    whole = bytes(disk.files[1])
+    opened: list[Journal] = []
+
+    def work() -> None:
+        opened.append(disk.open_journal(epoch=1))
+        opened[0].append(record(1))
+        stage.told.append("appended")
 
     async def main() -> int:
-        await in_thread("journal", lambda: journal.write(b"frame" * 100))
+        await in_thread("journal", work)
+        await asyncio.sleep(HOUR_S)
         return 0
 
     stage.a.start(main())
-    stage.run(until_s=0.000_1)
+    stage.run(until_s=until_s)
+    return opened[0]
+
+
+def test_a_sync_takes_its_time_and_keeps_what_was_written(stage: Stage) -> None:
+    journal = appended(stage, until_s=5)
+    assert stage.told == ["appended"]
+    disk = stage.machines[0].disk
+    disk.files.lose_power()
+    assert list(disk.records(1)) == journal.records == [record(1)]
+    assert disk.forgotten(1) == ""
+
+
+def test_a_power_loss_takes_what_was_not_synced(stage: Stage) -> None:
+    """Any part of it, and what is left is the same each time."""
+    fs = stage.universe.files.mount("other", kind="journal")
+    left = []
+    for number in range(40):
+        path = fs.top / f"{number}"
+        path.write_bytes(b"synced")
+        for target in (path, fs.top):
+            fd = os.open(target, os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
+        with path.open("ab") as file:
+            file.write(b" and not")
+    (fs.top / "unnamed").write_bytes(b"x")
+    fs.lose_power()
+    for number in range(40):
+        left.append((fs.top / f"{number}").read_bytes())
+    assert all(data.startswith(b"synced") for data in left)
+    assert {len(data) for data in left} > {len(b"synced"), len(b"synced and not")}
+    assert not fs.betrayed
+
+
+def test_a_disk_that_lies_forgets_what_it_had_acknowledged(stage: Stage) -> None:
+    disk = stage.machines[0].disk
+    disk.faults.add("lies", for_ms=HOUR_S * 1_000)
+    journal = appended(stage, until_s=5)
+    for _ in range(20):
+        disk.files.lose_power()
+    assert disk.files.betrayed
+    assert disk.forgotten(1) == "1 records were acknowledged, 0 are there"
+    assert list(disk.records(1)) == journal.records, "what was acknowledged is known nevertheless"
+
+
+def test_a_full_disk_refuses_and_is_rolled_back(stage: Stage) -> None:
+    journal = appended(stage, until_s=5)
+    disk = stage.machines[0].disk
+    disk.faults.add("full", for_ms=HOUR_S * 1_000)
+    before = journal.path.read_bytes()
+    with pytest.raises(OSError, match="No space left"):
+        journal.write(b"frame")
+    assert journal.path.read_bytes() == before
+
+
+def test_a_lock_ends_with_its_process(stage: Stage) -> None:
+    appended(stage, until_s=5)
+    stage.a.stop()
+    with pytest.raises(JournalLockedError):
+        stage.machines[0].disk.open_journal(epoch=1)
     stage.a.kill()
-    stage.run()
-    assert (whole + b"frame" * 100).startswith(disk.files[1])
-    assert list(disk.records(1)) == []
+    stage.machines[0].disk.open_journal(epoch=1).close()
+
+
+def test_a_damaged_journal_is_told_from_what_was_acknowledged(stage: Stage) -> None:
+    journal = appended(stage, until_s=5)
+    disk = stage.machines[0].disk
+    assert disk.damage(epoch=1, at=0.9)
+    assert list(disk.records(1)) == journal.records
+    assert disk.forgotten(1) != ""
+    assert not disk.damage(epoch=2, at=0.5)
+
+
+def test_the_power_fails_in_the_middle_of_a_put(stage: Stage) -> None:
+    """Whoever was in it is told; what was acknowledged before is there."""
+    store_server, told = stage.universe.store, stage.told
+
+    def work() -> None:
+        store = stage.store(stage.a)
+        store.put_if_absent("commits/first", b"1")
+        told.append("first")
+        try:
+            store.put_if_absent("commits/second", b"2")
+        except StoreUnreachableError as error:
+            told.append("Input/output" in str(error))
+
+    async def main() -> int:
+        await in_thread("put", work)
+        return 0
+
+    stage.a.start(main())
+    at_s = 0.0
+    while not list((store_server.root / "commits").glob(".tmp*")) or told != ["first"]:
+        at_s += 0.000_1
+        stage.run(until_s=at_s)
+    store_server.lose_power()
+    stage.run(until_s=5)
+    assert told == ["first", True]
+    assert store_server.posix.get("commits/first") == b"1"
+    assert store_server.wrong == []
 
 
 def test_plans_are_a_function_of_the_seed_and_keep_their_numbers() -> None:

@@ -2,9 +2,11 @@
 
 One seed stands for a job, its machines, the notices that come and what goes wrong
 (``seeds.plan_of``). In it run the real ``Agent``, ``Coordinator``, ``Hub``, ``Ledger``,
-``Effects``, ``Node``, ``LocalRanks``, ``Notices``, ``TcpLink``, ``Shipper``, ``CommitLog`` and
-``Journal``; time, network, threads, disk, store, broker, launcher and ranks are simulated. Then
-every invariant is checked (``checks.problems``), and a failing seed is shrunk (``shrink``).
+``Effects``, ``Node``, ``LocalRanks``, ``RankServer``, ``RankSession``, ``Notices``, ``TcpLink``,
+``Shipper``, ``Shipment``, ``CommitLog``, ``PosixStore`` and ``Journal``; the last two on real
+directories, whose system calls (``files``) wait, fail and forget. Time, network, threads, broker,
+launcher and the training script are simulated. Then every invariant is checked
+(``checks.problems``), and a failing seed is shrunk (``shrink``).
 
     python -m drainfsm_kit.simulator --seeds 2000
     python -m drainfsm_kit.simulator --seed 42

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from drainfsm.errors import DrainfsmError
@@ -16,10 +17,9 @@ from drainfsm.runtime.agent.local_ranks import LocalRanks
 from drainfsm.runtime.agent.local_start import LocalStart
 from drainfsm.runtime.agent.node import Node
 from drainfsm.runtime.agent.node_machine import NodeMachine
-from drainfsm.runtime.agent.rank_server import Caller, RankEnds
+from drainfsm.runtime.agent.rank_server import Caller, RankEnds, RankServer
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
-from drainfsm.runtime.coordinator import evidence
 from drainfsm.runtime.coordinator.attempt import AttemptEnvironment
 from drainfsm.runtime.processes.job import Job
 from drainfsm.runtime.wire import node_messages as n
@@ -28,7 +28,7 @@ from drainfsm.store.base import ObjectStore
 from drainfsm_kit.simulator.fibers import FiberLock
 from drainfsm_kit.simulator.host import SimulatedHostMachine
 from drainfsm_kit.simulator.launcher import SimulatedDoor, SimulatedJob
-from drainfsm_kit.simulator.machine import BEGIN_UNIX_MS, Machine
+from drainfsm_kit.simulator.machine import Machine, MachineClock
 from drainfsm_kit.simulator.process import Process
 from drainfsm_kit.simulator.source import Cordon, Platform, loader
 from drainfsm_kit.simulator.storage import StoreClient
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 ROUNDING_MS = 2
 """Clocks are read in whole milliseconds."""
+
+DRIFTED_MS = 60
+"""What two clocks may drift apart since they were compared, and in a whole attempt."""
 
 BUG = "a bug"
 """With this the runtime begins to tell of its own mistakes."""
@@ -75,8 +78,8 @@ class SimulatedAgent:
         self.stated_ms: list[int] = []
         """The deadlines among them that the notices stated."""
 
-        self.skew_ms = 0
-        """Of its clock, for life: steps of the machine's clock change nothing."""
+        self.clock = MachineClock()
+        """Its own, for life."""
 
         self.was_stopped = False
         self.killed = False
@@ -97,7 +100,7 @@ class SimulatedAgent:
             make_node=self._make_node,
         )
         config = self.attempt.config(self.node)
-        self.skew_ms = self.machine.skew_ms
+        self.clock = self.machine.clock()
         self.agent = Agent(config, warn=self.warn, clock=Clock(self.machine), parts=parts)
         try:
             return await self.agent.live()
@@ -133,7 +136,8 @@ class SimulatedAgent:
         """Ranks are killed no earlier than whoever said when it would be, by whichever clock."""
         now_ms = self.attempt.universe.timeline.now_ms
         promised_ms = min((by for by in self.promised.values() if by is not None), default=now_ms)
-        if now_ms < promised_ms - ROUNDING_MS:
+        drifts = any(self.attempt.universe.plan.world.drifts_ppm)
+        if now_ms < promised_ms - (DRIFTED_MS if drifts else ROUNDING_MS):
             self.attempt.universe.wrong.append(
                 f"{self.process.name} killed its ranks at {now_ms} ms, and had promised "
                 f"them the time until {promised_ms} ms"
@@ -182,11 +186,14 @@ class SimulatedNodeMachine(NodeMachine):
     def ranks_attach(
         self, ranks: LocalRanks, *, start: LocalStart, call: Caller, ends: RankEnds
     ) -> AbstractAsyncContextManager[None]:
-        agent, timeline = self._agent, self._agent.attempt.universe.timeline
-        door = SimulatedDoor(ranks, ends, start, agent.process, timeline)
-        agent.job = SimulatedJob(door, timeline, agent.attempt.spawner(agent))
+        agent, universe = self._agent, self._agent.attempt.universe
+        path = universe.files.base / f"{agent.process.name}.sock"
+        path.touch()
+        door = SimulatedDoor(str(path), agent.process, universe.timeline)
+        agent.process.door = door
+        agent.job = SimulatedJob(door, universe.timeline, agent.attempt.spawner(agent))
         agent.call = cast(Any, call)
-        return contextlib.nullcontext()
+        return _served(RankServer(ranks, start=start, call=call, ends=ends, warn=self._warn), path)
 
     def variables(self, *, epoch: int) -> dict[str, str]:
         return {}
@@ -203,6 +210,15 @@ class SimulatedNodeMachine(NodeMachine):
         return super().limits(kill=overran, leave=leave)
 
 
+@contextlib.asynccontextmanager
+async def _served(server: RankServer, path: Path) -> AsyncIterator[None]:
+    await server.listen(path)
+    try:
+        yield
+    finally:
+        await server.close()
+
+
 class WatchedNode(Node):
     """The real one; what it is told is kept, to hold against what it does."""
 
@@ -211,7 +227,7 @@ class WatchedNode(Node):
         self._agent = agent
 
     def on_order(self, order: n.ToNode) -> None:
-        agent, its_clock = self._agent, self._agent.attempt.agents[0].skew_ms
+        agent, its_clock = self._agent, self._agent.attempt.agents[0].clock
         match order:
             case n.SetBackstop():
                 agent.exit_by_ms = _true_ms(order.exit_by_unix_ms, its_clock)
@@ -228,17 +244,17 @@ class WatchedNode(Node):
         super().on_order(order)
 
     def set_own_limit(self, kill_by_unix_ms: int | None) -> None:
-        self._agent.promised["own"] = _true_ms(kill_by_unix_ms, self._agent.skew_ms)
+        self._agent.promised["own"] = _true_ms(kill_by_unix_ms, self._agent.clock)
         super().set_own_limit(kill_by_unix_ms)
 
 
-def _true_ms(unix_ms: int | None, skew_ms: int) -> int | None:
-    """What a clock that is off by so much shows at that instant, in true time."""
-    return None if unix_ms is None else unix_ms - skew_ms - BEGIN_UNIX_MS
+def _true_ms(unix_ms: int | None, clock: MachineClock) -> int | None:
+    """When that clock shows it."""
+    return None if unix_ms is None else clock.true_ms(unix_ms)
 
 
 class SimulatedEnvironment(AttemptEnvironment):
-    """The simulated store, and the disk of the machine."""
+    """The state directory on the disk of the machine, and the store some way off."""
 
     journal: Journal
     """Once the job is claimed."""
@@ -247,9 +263,6 @@ class SimulatedEnvironment(AttemptEnvironment):
         super().__init__(agent.attempt.config(agent.node))
         self._agent = agent
         self._store = store
-
-    def prepare(self) -> None:
-        """The disk is there."""
 
     def open_store(self) -> ObjectStore:
         return cast(ObjectStore, self._store)
@@ -260,15 +273,6 @@ class SimulatedEnvironment(AttemptEnvironment):
     def lock(self) -> AbstractContextManager[object]:
         return FiberLock(self._agent.attempt.universe.fibers)
 
-    def journal_epochs(self) -> tuple[int, ...]:
-        return tuple(sorted(self._agent.machine.disk.files))
-
-    def evidence(self, *, before_epoch: int) -> evidence.PastAttempts:
-        disk, job = self._agent.machine.disk, self._config.job
-        earlier = {epoch: disk.records(epoch) for epoch in disk.files if epoch < before_epoch}
-        return evidence.collect_from(earlier, job_id=job)
-
     def open_journal(self, *, epoch: int) -> Journal:
-        disk, job = self._agent.machine.disk, self._config.job
-        self.journal = disk.open_journal(self._agent.process, job_id=job, epoch=epoch)
+        self.journal = self._agent.machine.disk.open_journal(epoch=epoch)
         return self.journal

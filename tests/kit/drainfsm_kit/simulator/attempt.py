@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -40,14 +39,16 @@ class SimulatedAttempt:
         """One of its agents was given a notice, HARD or SOFT."""
 
         self._scheduler = scheduler
+        self._disk = disk
         self._world: World = universe.plan.world
         self._collectives: dict[str, Collective] = {}
-        skews = self._world.skews_ms
+        skews, drifts = self._world.skews_ms, self._world.drifts_ppm
         machines = [
             universe.new_machine(
                 f"m{number}-{node}",
                 disk if node == 0 else universe.disks[0],
                 skew_ms=skews[(number * self._world.node_count + node) % len(skews)],
+                drift_ppm=drifts[(number * self._world.node_count + node) % len(drifts)],
             )
             for node in range(self._world.node_count)
         ]
@@ -71,7 +72,7 @@ class SimulatedAttempt:
             source=(SOURCE,),
             grace_s=world.grace_ms / 1_000,
             cordon=CORDON,
-            state_dir=Path("/simulated"),
+            state_dir=self._disk.state_dir,
             heartbeat_s=world.heartbeat_s,
             silence_s=world.silence_s,
             attach_s=world.attach_s,
@@ -99,6 +100,8 @@ class SimulatedAttempt:
                 incarnation=incarnation,
                 world=self._world,
                 timeline=self.universe.timeline,
+                fibers=self.universe.fibers,
+                wrong=self.universe.wrong,
                 store=self.universe.store,
                 chance=self.universe.chance.stream(f"ranks/{self.number}/{agent.node}"),
                 collective=self._collective(incarnation),

@@ -37,6 +37,7 @@ def problems(cluster: Cluster) -> list[str]:
     """Every rule that is broken; empty: all hold."""
     universe = cluster.universe
     found = [*universe.wrong, *universe.store.wrong]
+    known = not universe.betrayed  # else no rule can hold of what the store has forgotten
     for process in universe.processes:
         found += process.bugs
     for attempt in cluster.attempts:
@@ -44,10 +45,11 @@ def problems(cluster: Cluster) -> list[str]:
         found += watcher.wrong if watcher is not None else []
         found += _budgets(attempt)
         found += _losses(attempt)
-        found += _restores(attempt)
+        found += _restores(attempt) if known else []
     for disk in universe.disks:
-        for epoch in disk.files:
-            found += (f"epoch {epoch}: {wrong}" for wrong in _log(cluster, disk, epoch))
+        for epoch in disk.epochs:
+            if known:
+                found += (f"epoch {epoch}: {wrong}" for wrong in _log(cluster, disk, epoch))
     if universe.calm:
         found += unmade_progress(cluster)
     if not cluster.over:
@@ -67,10 +69,12 @@ def _running(cluster: Cluster) -> Iterator[str]:
 
 def _log(cluster: Cluster, disk: Disk, epoch: int) -> Iterator[str]:
     universe = cluster.universe
-    records = list(disk.records(epoch))
+    records = disk.records(epoch)
+    if not disk.doubtful(epoch) and (forgotten := disk.forgotten(epoch)):
+        yield f"I10: the journal: {forgotten}"
     stream = universe.broker.read(job_id=JOB, epoch=epoch)
     yield from log_problems(records, epoch=epoch, committed=universe.store.committed)
-    yield from stream_problems(records, stream, epoch=epoch)
+    yield from stream_problems(records, stream, epoch=epoch, all_of=not disk.doubtful(epoch))
     attempt = cluster.attempt_of(epoch)
     if attempt is not None and not attempt.agents[0].was_stopped:
         yield from late_end(records)
@@ -175,5 +179,5 @@ def _restores(attempt: SimulatedAttempt) -> Iterator[str]:
 
 def _record(attempt: SimulatedAttempt, epoch: int) -> RequeueRecord | None:
     name = f"requeue/{epoch:06d}.json"
-    data = attempt.universe.store.objects.get(name)
+    data = attempt.universe.store.posix.get(name)
     return None if data is None else decode_object(data, RequeueRecord, what=name)

@@ -165,7 +165,7 @@ class Cluster:
 
     def _notice(self, given: GivenNotice, agent: SimulatedAgent) -> Notice:
         true_unix_ms = BEGIN_UNIX_MS + self.universe.timeline.now_ms
-        heard_unix_ms = true_unix_ms + agent.skew_ms
+        heard_unix_ms = agent.clock.unix_ms(self.universe.timeline.now_ms)
         if given.what == "signal":
             return notice_of("SIGTERM", now_unix_ms=heard_unix_ms)
         deadline = None if given.in_ms is None else true_unix_ms + given.in_ms + given.skew_ms

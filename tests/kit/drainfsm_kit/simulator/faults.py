@@ -99,6 +99,50 @@ for _name in (
 
 
 @_fault
+def store_power(cluster: Cluster, agent: SimulatedAgent, event: Happening) -> bool:
+    """The machine behind the store restarts."""
+    store = cluster.universe.store
+    store.lose_power()
+    store.faults.add("away", for_ms=event.for_ms)
+    return False
+
+
+@_fault
+def store_fsync_lies(cluster: Cluster, agent: SimulatedAgent, event: Happening) -> bool:
+    """Its disk says that it has synced, until the power fails."""
+    store = cluster.universe.store
+    store.files.faults.add("lies", for_ms=event.for_ms)
+    cluster.universe.timeline.after(event.for_ms * US_PER_MS, store.lose_power)
+    return False
+
+
+@_fault
+def journal_fsync_lies(cluster: Cluster, agent: SimulatedAgent, event: Happening) -> bool:
+    """The same of node 0's disk, and of its machine."""
+    first = agent.attempt.agents[0]
+    first.machine.disk.faults.add("lies", for_ms=event.for_ms)
+    cluster.universe.timeline.after(event.for_ms * US_PER_MS, _host_off, cluster, first)
+    return False
+
+
+@_fault
+def journal_damaged(cluster: Cluster, agent: SimulatedAgent, event: Happening) -> bool:
+    """Of the newest attempt, or one before it."""
+    disk = agent.attempt.agents[0].machine.disk
+    epochs = disk.epochs
+    if not epochs:
+        return False
+    epoch = epochs[-1 - event.amount % min(2, len(epochs))]
+    return disk.damage(epoch=epoch, at=event.amount / 1_001)
+
+
+@_fault
+def frame_garbled(cluster: Cluster, agent: SimulatedAgent, event: Happening) -> bool:
+    cluster.universe.network.garble(agent.process, count=event.amount)
+    return False
+
+
+@_fault
 def broker_rollback(cluster: Cluster, agent: SimulatedAgent, event: Happening) -> bool:
     return cluster.universe.broker.roll_back(event.amount) > 0
 
@@ -139,12 +183,17 @@ def _busy(rank: Rank, event: Happening) -> None:
     rank.phase_next = (event.for_ms, said_ms)
 
 
+def _pause(rank: Rank, event: Happening) -> None:
+    rank.pause(event.for_ms)
+
+
 def _stick(rank: Rank, event: Happening) -> None:
     rank.hung = rank.unkillable = True
 
 
 _on_rank("rank_hung", _hang)
 _on_rank("rank_frozen", _freeze)
+_on_rank("rank_paused", _pause)
 _on_rank("rank_dead", lambda rank, event: rank.kill(139))
 _on_rank("rank_slow", _slow)
 _on_rank("rank_busy", _busy)
@@ -204,7 +253,29 @@ def node_lost(cluster: Cluster, agent: SimulatedAgent, event: Happening) -> bool
 
 @_fault
 def host_lost(cluster: Cluster, agent: SimulatedAgent, event: Happening) -> bool:
-    return _power_off(agent.attempt.agents[0])
+    return _host_off(cluster, agent.attempt.agents[0])
+
+
+def _host_off(cluster: Cluster, first: SimulatedAgent) -> bool:
+    """Of node 0, with its disk, and with whatever attempt still runs on that."""
+    if not _power_off(first):
+        return False
+    for attempt in cluster.attempts:
+        if attempt.agents[0].machine.disk is first.machine.disk:
+            _power_off(attempt.agents[0])
+    first.machine.disk.files.lose_power()
+    return True
+
+
+@_fault
+def paused(cluster: Cluster, agent: SimulatedAgent, event: Happening) -> bool:
+    """SIGSTOP to an agent, SIGCONT later: nobody else knows."""
+    if agent.process.dead or agent.process.stopped:
+        return False
+    agent.was_stopped = True
+    agent.process.stop()
+    cluster.universe.timeline.after(event.for_ms * US_PER_MS, agent.process.resume)
+    return True
 
 
 @_fault

@@ -1,16 +1,17 @@
-"""Blocking code in virtual time: each call has a thread, and exactly one of all threads runs.
+"""Blocking code in virtual time: each call has a stack of its own, and exactly one of all runs.
 
-A thread gives way where it would wait for the world, and goes on when the world has answered. So
-calls interleave at every single request to the store or the disk, in an order that the seed gives.
+It gives way where it would wait for the world, and goes on when the world has answered. So calls
+interleave at every single request to the store or the disk, in an order that the seed gives.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
+
+from greenlet import greenlet  # type: ignore[import-untyped]
 
 T = TypeVar("T")
 Resume = Callable[[], None]
@@ -24,7 +25,8 @@ class Abandoned(BaseException):
 class Owner(Protocol):
     """The process that made the call."""
 
-    dead: bool
+    @property
+    def dead(self) -> bool: ...
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> Any: ...
     def create_future(self) -> asyncio.Future[Any]: ...
@@ -33,82 +35,73 @@ class Owner(Protocol):
 class Fiber:
     def __init__(self, owner: Owner, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         self.owner = owner
-        self.work = work
         self.future = future
         self.arrange: Arrange | None = None
         self.result: Any = None
         self.error: BaseException | None = None
-        self.over = False
         self.abandoned = False
+        self._work = work
+        self._stack = greenlet(self._run)
+        self._world: greenlet | None = None
 
+    def _run(self) -> None:
+        try:
+            self.result = self._work()
+        except BaseException as error:
+            self.error = error
 
-class _Carrier:
-    """A thread that carries one fiber after another."""
-
-    def __init__(self, idle: list[_Carrier]) -> None:
-        self._idle = idle
-        self._go = threading.Lock()
-        self._back = threading.Lock()
-        self._go.acquire()
-        self._back.acquire()
-        self.fiber: Fiber | None = None
-        threading.Thread(target=self._carry, name="drainfsm-simulated", daemon=True).start()
-
-    def _carry(self) -> None:
-        while True:
-            self._go.acquire()
-            fiber = self.fiber
-            assert fiber is not None
-            try:
-                fiber.result = fiber.work()
-            except BaseException as error:
-                fiber.error = error
-            fiber.over = True
-            self.fiber = None
-            self._idle.append(self)
-            self._back.release()
+    @property
+    def over(self) -> bool:
+        return bool(self._stack.dead)
 
     def enter(self) -> None:
-        """Called by the simulation: run until the fiber gives way or is over."""
-        self._go.release()
-        self._back.acquire()
+        """Called by the simulation: run until it gives way or is over."""
+        loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        self._stack.parent = greenlet.getcurrent()
+        self._world = self._stack.parent
+        try:
+            self._stack.switch()
+        finally:
+            asyncio._set_running_loop(loop)
 
     def give_way(self) -> None:
-        """Called by the fiber."""
-        self._back.release()
-        self._go.acquire()
-
-
-_idle: list[_Carrier] = []
+        """Called inside of it."""
+        assert self._world is not None
+        self._world.switch()
 
 
 class Fibers:
     """All blocking calls of one simulation."""
 
     def __init__(self) -> None:
-        self._carriers: dict[Fiber, _Carrier] = {}
+        self._waiting: dict[Fiber, None] = {}
         self._current: Fiber | None = None
+
+    @property
+    def inside(self) -> bool:
+        """What runs now may block."""
+        return self._current is not None
+
+    @property
+    def owner(self) -> Owner | None:
+        """Of the call that runs now; None: no blocking call does."""
+        return None if self._current is None else self._current.owner
 
     def start(self, owner: Owner, name: str, work: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = owner.create_future()
-        fiber = Fiber(owner, work, future)
-        owner.call_soon(self._begin, fiber)
+        owner.call_soon(self._step, Fiber(owner, work, future))
         return future
-
-    def _begin(self, fiber: Fiber) -> None:
-        carrier = _idle.pop() if _idle else _Carrier(_idle)
-        carrier.fiber = fiber
-        self._carriers[fiber] = carrier
-        self._step(fiber)
 
     def _step(self, fiber: Fiber) -> None:
         self._current = fiber
-        self._carriers[fiber].enter()
+        fiber.enter()
         self._current = None
         if fiber.over:
-            del self._carriers[fiber]
+            self._waiting.pop(fiber, None)
             self._settle(fiber)
             return
+        self._waiting[fiber] = None
         arrange, fiber.arrange = fiber.arrange, None
         assert arrange is not None
         arrange(lambda: fiber.owner.call_soon(self._step, fiber))
@@ -124,20 +117,20 @@ class Fibers:
     def block(self, arrange: Arrange) -> None:
         """Called by blocking code: waits until what ``arrange`` is given has been called."""
         fiber = self._current
-        assert fiber is not None, "blocking code outside a simulated thread"
+        assert fiber is not None, "blocking code outside of a simulated thread"
         fiber.arrange = arrange
-        self._carriers[fiber].give_way()
+        fiber.give_way()
         if fiber.abandoned:
             raise Abandoned
 
     def abandon(self) -> None:
         """After the simulation: end what still waits."""
-        for fiber in list(self._carriers):
+        for fiber in list(self._waiting):
             fiber.abandoned = True
             self._current = fiber
             while not fiber.over:
-                self._carriers[fiber].enter()
-            del self._carriers[fiber]
+                fiber.enter()
+        self._waiting.clear()
         self._current = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from drainfsm.core.state import State
 from drainfsm.log.journal import Journal
@@ -63,12 +63,11 @@ class SimulatedHostMachine(HostMachine):
         return NatsServer(url=URL)
 
     def shipper(self, server: NatsServer) -> Shipper:
-        universe, disk = self._agent.attempt.universe, self._agent.machine.disk
-        return new_shipper(universe, disk, self._config, on_error=self._warn)
+        return new_shipper(self._agent.attempt.universe, self._config, on_error=self._warn)
 
 
 def new_shipper(
-    universe: Universe, disk: Any, config: RunConfig, *, on_error: Callable[[str], None]
+    universe: Universe, config: RunConfig, *, on_error: Callable[[str], None]
 ) -> Shipper:
     return Shipper(
         server=URL,
@@ -76,9 +75,5 @@ def new_shipper(
         job_id=config.job,
         on_error=on_error,
         sync_always=True,
-        world=LogWorld(
-            connect=universe.broker.connect,
-            journals=disk.journals,
-            read_journal=disk.read_journal,
-        ),
+        world=LogWorld(connect=universe.broker.connect),
     )

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping
 
-from drainfsm.runtime.agent.local_ranks import LocalRanks, Send
-from drainfsm.runtime.agent.local_start import LocalStart
-from drainfsm.runtime.agent.rank_server import RankEnds
-from drainfsm.runtime.processes.exit_codes import describe_exit
 from drainfsm.runtime.processes.job import KILL_S_MAX, Job
-from drainfsm.runtime.wire import rank_messages as m
 from drainfsm_kit.simulator.process import Process
 from drainfsm_kit.simulator.rank import Rank
+from drainfsm_kit.simulator.sockets import IPC_US
 from drainfsm_kit.simulator.timeline import US_PER_MS, Timeline
-
-IPC_US = 120
-"""One way between a rank and its agent."""
 
 START_MS = 120
 NOTICE_MS = 150
@@ -29,75 +23,44 @@ KILLED_EXIT_CODE = 137
 
 
 class SimulatedDoor:
-    """``RankServer`` without a socket: bytes cannot be lost on it, only be late."""
+    """The processes of a node's ranks, as its agent sees them."""
 
-    def __init__(
-        self,
-        ranks: LocalRanks,
-        ends: RankEnds,
-        start: LocalStart,
-        process: Process,
-        timeline: Timeline,
-    ) -> None:
-        self.message_count = 0
-        self._ranks = ranks
-        self._ends = ends
-        self._start = start
+    def __init__(self, path: str, process: Process, timeline: Timeline) -> None:
+        self.path = path
+        self._ranks: dict[int, Rank] = {}
+        self._watched: dict[int, Callable[[int | None], None]] = {}
+        self._pids = itertools.count(2)
         self._process = process
         self._timeline = timeline
-        self._sends: dict[Rank, tuple[int, Send, str]] = {}
-        self._attaching: set[asyncio.Task[None]] = set()
 
-    def attach(self, rank: Rank, attach: m.Attach) -> None:
-        self._to_agent(self._begin, rank, attach)
+    def new_pid(self) -> int:
+        return next(self._pids)
 
-    def say(self, rank: Rank, message: m.FromRank) -> None:
-        self._to_agent(self._on_message, rank, message)
+    def began(self, rank: Rank) -> None:
+        self._ranks[rank.pid] = rank
+
+    def watch(self, pid: int, ended: Callable[[int | None], None]) -> bool:
+        """As ``watch_exit``."""
+        if not self._ranks[pid].alive:
+            return False
+        self._watched[pid] = ended
+        return True
 
     def ended(self, rank: Rank, exit_code: int) -> None:
-        self._to_agent(self._on_end, rank, exit_code)
+        watching = self._watched.pop(rank.pid, None)
+        if watching is not None:
+            self._timeline.after(IPC_US, self._process.call_soon, watching, exit_code)
         self.on_end(rank, exit_code)
 
     on_end: Callable[[Rank, int], None] = staticmethod(lambda rank, exit_code: None)
     """The launcher is told as well."""
 
-    def _to_agent(self, call: Callable[..., None], *args: object) -> None:
-        self.message_count += 1
-        self._timeline.after(IPC_US, self._process.call_soon, call, *args)
-
-    def _begin(self, rank: Rank, attach: m.Attach) -> None:
-        task = asyncio.get_running_loop().create_task(self._attach(rank, attach))
-        self._attaching.add(task)
-        task.add_done_callback(self._attaching.discard)
-
-    async def _attach(self, rank: Rank, attach: m.Attach) -> None:
-        def send(message: m.ToRank) -> None:
-            self.message_count += 1
-            self._timeline.after(IPC_US, rank.on_order, message)
-
-        start = await self._start.ask(attach)
-        if not rank.alive:
-            return
-        try:
-            number = self._ranks.attach(attach, send, restart=start.restart)
-        except ValueError as error:
-            send(m.Refused(reason=str(error)))
-            return
-        self._sends[rank] = (number, send, attach.incarnation)
-        self._ends.rank_began(number, attach.incarnation, 0)
-        send(self._start.attached(start, rank=number, world_size=self._ranks.world_size))
-        self._ranks.attached(number)
-
-    def _on_message(self, rank: Rank, message: m.FromRank) -> None:
-        if rank in self._sends:
-            number, send, _ = self._sends[rank]
-            self._ranks.on_message(number, send, message)
-
-    def _on_end(self, rank: Rank, exit_code: int) -> None:
-        if rank in self._sends:
-            number, send, incarnation = self._sends[rank]
-            self._ends.rank_ended(number, incarnation, exit_code)
-            self._ranks.gone(number, send, how=describe_exit(exit_code))
+    @property
+    def message_count(self) -> int:
+        """Between the ranks and their agent, both ways."""
+        sockets = [rank.socket for rank in self._ranks.values() if rank.socket is not None]
+        back = [one.agent_end.message_count for one in sockets if one.agent_end is not None]
+        return sum(one.message_count for one in sockets) + sum(back)
 
 
 Spawn = Callable[[SimulatedDoor, str], list[Rank]]
@@ -131,15 +94,14 @@ class SimulatedJob(Job):
         started = self._spawn(self.door, incarnation)
         self.ranks += started
         for rank in started:
-            self.door.attach(
-                rank,
-                m.Attach(
-                    rank=rank.number,
-                    world_size=rank.around.world.world_size,
-                    local_world_size=len(started),
-                    pid=rank.number + 1,
-                    incarnation=str(self._count),
-                ),
+            self.door.began(rank)
+            rank.start(
+                {
+                    "RANK": str(rank.number),
+                    "WORLD_SIZE": str(rank.around.world.world_size),
+                    "LOCAL_WORLD_SIZE": str(len(started)),
+                    "TORCHELASTIC_RESTART_COUNT": str(self._count),
+                }
             )
 
     def restart(self, incarnation: str, *, counted: bool) -> bool:
@@ -203,6 +165,9 @@ class SimulatedJob(Job):
     def kill_now(self) -> None:
         self._kill_ranks()
         self._end(KILLED_EXIT_CODE)
+
+    def adopt(self, pid: int) -> None:
+        """Its ranks are known."""
 
     def reap(self) -> None: ...
 

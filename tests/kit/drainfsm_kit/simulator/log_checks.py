@@ -53,9 +53,9 @@ def _against_state(
 
 
 def stream_problems(
-    records: Sequence[Record], stream: Sequence[Record], *, epoch: int
+    records: Sequence[Record], stream: Sequence[Record], *, epoch: int, all_of: bool
 ) -> Iterator[str]:
-    """I10: what readers of the stream see is what the journal says."""
+    """I10: what readers of the stream see is what the journal says. ``all_of``: and all of it."""
     journal, shipped = Fold(job_id=JOB, epoch=epoch), Fold(job_id=JOB, epoch=epoch)
     for record in records:
         journal.read(record)
@@ -63,6 +63,8 @@ def stream_problems(
     if counted != list(records[: len(counted)]):
         yield "I10: the stream is not what the journal says"
     elif len(counted) != len(records):
+        if not all_of:
+            return
         yield f"I10: {len(counted)} of {len(records)} records are in the stream"
     elif shipped.state != journal.state:
         yield "I10: the fold of the stream is not that of the journal"

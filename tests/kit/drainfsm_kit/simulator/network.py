@@ -72,7 +72,8 @@ class Transport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self.closing:
             self.network.count(len(data))
-            self.network.send(self, self.peer.receive, bytes(data))
+            sent = self.network.garbled(self, bytes(data))
+            self.network.send(self, self.peer.receive, sent)
 
     def close(self) -> None:
         if not self.closing:
@@ -144,6 +145,7 @@ class Network:
         self._connected: Counter[str] = Counter()
         self._tally = tally
         self._ends: dict[Process, dict[Transport, None]] = {}
+        self._garbles: Counter[str] = Counter()
         self._silent: dict[tuple[str, str], int] = {}
 
     def count(self, byte_count: int) -> None:
@@ -223,7 +225,20 @@ class Network:
     def reaches(self, source: Machine, dest: Machine) -> bool:
         return dest.powered and not self._silent.get((source.name, dest.name))
 
+    def garbled(self, end: Transport, data: bytes) -> bytes:
+        """What arrives of it: TCP's own checksum lets one in many through."""
+        if not self._garbles[end.process.name] or not data:
+            return data
+        self._garbles[end.process.name] -= 1
+        self._tally.hit("frame_garbled")
+        at = end.chance.randrange(len(data))
+        return data[:at] + bytes([data[at] ^ (1 << end.chance.randrange(8))]) + data[at + 1 :]
+
     # --- faults ---------------------------------------------------------------------------------
+
+    def garble(self, process: Process, *, count: int) -> None:
+        """Of what it sends next, so many writes."""
+        self._garbles[process.name] += count
 
     def silence(self, source: str, dest: str, for_ms: int) -> None:
         pair = (source, dest)

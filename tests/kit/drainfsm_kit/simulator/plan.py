@@ -35,6 +35,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     skews_ms: tuple[int, ...]
     """By machine: its clock less the true time, within ``allowances.clock_skew_ms``."""
 
+    drifts_ppm: tuple[int, ...] = (0,)
+    """By machine: what its clocks gain."""
+
     heartbeat_s: float = 3.0
     silence_s: float = 12.0
     attach_s: float = 40.0

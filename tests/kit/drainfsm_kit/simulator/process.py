@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from drainfsm_kit.simulator.fibers import Fibers
+from drainfsm_kit.simulator.sockets import UnixServer
 from drainfsm_kit.simulator.timeline import US_PER_S, Timeline
 
 if TYPE_CHECKING:
@@ -30,9 +31,20 @@ class Process(asyncio.BaseEventLoop):
     """
 
     def __init__(
-        self, name: str, machine: Machine, timeline: Timeline, network: Network, fibers: Fibers
+        self,
+        name: str,
+        machine: Machine,
+        timeline: Timeline,
+        network: Network,
+        fibers: Fibers,
+        *,
+        unix_servers: dict[str, UnixServer],
     ) -> None:
         super().__init__()
+        self.unix_servers = unix_servers
+        self.door: object = None
+        """Of an agent: what it sees of its ranks' processes."""
+
         self.name = name
         self.machine = machine
         self.stopped = False
@@ -174,6 +186,13 @@ class Process(asyncio.BaseEventLoop):
 
     async def create_server(self, protocol_factory: Any, *_: Any, **given: Any) -> Any:
         return self._network.listen(self, given["sock"], protocol_factory)
+
+    async def create_unix_server(
+        self, protocol_factory: Any, path: Any = None, **given: Any
+    ) -> Any:
+        server = UnixServer(self, protocol_factory)
+        self.unix_servers[str(path)] = server
+        return server
 
     async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **given: Any

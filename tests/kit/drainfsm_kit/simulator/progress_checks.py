@@ -10,14 +10,20 @@ from drainfsm.core.records import Record
 from drainfsm_kit.simulator.attempt import SimulatedAttempt
 from drainfsm_kit.simulator.cluster import Cluster
 
-LATE_RANKS = ("did not stop in time", "cannot quiesce within", "attach", "had ended")
+LATE_RANKS = (
+    "did not stop in time",
+    "cannot quiesce within",
+    "attach",
+    "had ended",
+    "ended by themselves",
+)
 """Why a save that would fit is not tried: ranks that are elsewhere, as they may be."""
 
 
 def unmade_progress(cluster: Cluster) -> Iterator[str]:
     """Of a simulation in which nothing went wrong but notices."""
     for disk in cluster.universe.disks:
-        for epoch in disk.files:
+        for epoch in disk.epochs:
             yield from (f"epoch {epoch}: {wrong}" for wrong in no_progress(disk.records(epoch)))
     if cluster.done:
         yield from _undone(cluster.attempts[-1])

@@ -1,37 +1,42 @@
-"""A simulated rank: it trains in step with the others, and obeys the real ``StandingOrders``.
+"""A simulated rank: a training script with the real session, whose threads are simulated.
 
-Its reader thread answers while its main thread computes, as in ``runtime.rank``.
+It loads, restores, trains in step with the others, saves, and leaves when it is told to.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
-from drainfsm.core.events import CheckpointRestored, HealthyStepReached
-from drainfsm.runtime.rank.orders import LEAVE, PASS, QUIESCE, SAVE, StandingOrders
-from drainfsm.runtime.rank.progress import EXACT_STEPS, RECENT_STEPS, STARTING
-from drainfsm.runtime.rank.session import LOST_AGENT_EXIT_CODE
-from drainfsm.runtime.wire import rank_messages as m
-from drainfsm.runtime.wire.rank_messages import TRAINING
+from drainfsm.core.events import CheckpointRestored
+from drainfsm.core.orders import RestoreTarget
+from drainfsm.errors import AgentUnreachableError, ConfigError
+from drainfsm.runtime.rank.attach import attach_session
+from drainfsm.runtime.rank.session import RankSession
+from drainfsm.runtime.wire.environment import SOCKET_VARIABLE
 from drainfsm_kit.simulator.collective import Collective
+from drainfsm_kit.simulator.fibers import Fibers, Resume
 from drainfsm_kit.simulator.plan import World
 from drainfsm_kit.simulator.rank_saves import RankSaves
+from drainfsm_kit.simulator.sockets import RankSocket
 from drainfsm_kit.simulator.storage import StoreServer
+from drainfsm_kit.simulator.threads import RankThread
 from drainfsm_kit.simulator.timeline import US_PER_MS, Timeline
 
 TEARDOWN_MS = (5, 150)
 LAG_US_MAX = 2_000
+REFUSED_EXIT_CODE = 1
 
 
 class Door(Protocol):
-    """The agent's end of the socket."""
+    """What the launcher and the agent see of the ranks' processes."""
 
-    def say(self, rank: Rank, message: m.FromRank) -> None: ...
+    path: str
+
+    def new_pid(self) -> int: ...
     def ended(self, rank: Rank, exit_code: int) -> None: ...
 
 
@@ -43,17 +48,21 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str
     world: World
     timeline: Timeline
+    fibers: Fibers
     store: StoreServer
     chance: random.Random
     collective: Collective
     door: Door
+    wrong: list[str]
+    """Rules that were found broken."""
 
 
 class Rank:
     def __init__(self, number: int, around: Surroundings) -> None:
         self.number = number
         self.around = around
-        self.epoch = 0
+        self.pid = around.door.new_pid()
+        self.socket: RankSocket | None = None
         self.restart = 0
         self.alive = True
         self.hung = False
@@ -66,7 +75,7 @@ class Rank:
         """It waits in the kernel."""
 
         self.orphaned = False
-        """It was frozen when its agent was killed."""
+        """It was frozen, or stopped, when its agent was killed."""
 
         self.slowness = 1
         self.phase_next: tuple[int, int | None] | None = None
@@ -83,174 +92,115 @@ class Rank:
         self._timeline = around.timeline
         self._world = around.world
         self._lag_us = around.chance.randint(0, LAG_US_MAX)
-        self._standing = StandingOrders()
-        self._saves = RankSaves(self)
-        self._attention = True
-        self._waiting = False
-        self._phase = STARTING
-        self._phase_ends_ms: int | None = None
-        self._moved_us: int | None = None
-        self._recent_ms: deque[int] = deque(maxlen=RECENT_STEPS)
-        self._steps_seen = 0
+        self._paused_until_us = 0
 
-    # --- the reader thread ----------------------------------------------------------------------
+    def start(self, environ: dict[str, str]) -> None:
+        """``environ``: what its launcher gives it."""
+        main = RankThread(self.around.fibers, self, lambda: self._main(environ), is_main=True)
+        main.start()
 
-    def on_order(self, order: m.ToRank) -> None:
-        if not self.alive or self.frozen:
+    # --- the training script --------------------------------------------------------------------
+
+    def _main(self, environ: dict[str, str]) -> None:
+        try:
+            session = attach_session(environ=environ | {SOCKET_VARIABLE: self.around.door.path})
+        except (AgentUnreachableError, ConfigError):
+            self.end(REFUSED_EXIT_CODE)
             return
-        match order:
-            case m.Attached():
-                self._attached(order)
-            case m.Refused():
-                self.exit(1)
-            case m.Abort(generation_id=generation):
-                self._saves.abort(generation)
-            case m.Ask(number=number):
-                self.say(self._position(number))
-            case _:
-                self._standing.accept(order, self._raise_flag)
-                if isinstance(order, m.Hold):
-                    self.say(self._position(order.number))
-                if self._waiting:
-                    self._waiting = False
-                    self.after(0, self.look)
-
-    def _raise_flag(self) -> None:
-        self._attention = True
-
-    def _position(self, number: int) -> m.Position:
-        left_ms = None
-        if self._phase_ends_ms is not None:
-            left_ms = max(0, self._phase_ends_ms - self._timeline.now_ms)
-        step_ms = max(self._recent_ms, default=0)
-        return m.Position(
-            number=number,
-            step=self.step,
-            step_ms=step_ms,
-            phase=self._phase,
-            phase_left_ms=left_ms,
-        )
-
-    def agent_gone(self) -> None:
-        """``RankSession.on_agent_gone``."""
-        self.orphaned = self.frozen
-        if self.alive and not self.frozen:
-            self._end(LOST_AGENT_EXIT_CODE)
-
-    # --- the main thread ------------------------------------------------------------------------
-
-    def _attached(self, welcome: m.Attached) -> None:
-        """Load the model, restore, train."""
-        self.epoch, self.restart = welcome.epoch, welcome.restart
-        self.say(m.SizeDeclared(save_bytes=self._world.save_bytes // welcome.world_size))
+        self.restart = session.restart
+        saves = RankSaves(self, session)
+        session.declare_size(self._world.save_bytes // session.world_size)
         takes_ms = self._world.load_ms + self.around.chance.randint(0, self._world.load_ms)
-        if welcome.restore is not None:
-            self.step = welcome.restore.step
-        self.after(takes_ms * US_PER_MS, self._loaded, welcome, takes_ms)
-
-    def _loaded(self, welcome: m.Attached, took_ms: int) -> None:
-        target = welcome.restore
-        if target is not None:
-            self.around.store.restore(target)
-            self.restore_ms = took_ms
-            self.say(
-                CheckpointRestored(
-                    generation_id=target.generation_id,
-                    manifest_digest=target.manifest_digest,
-                    step=target.step,
-                    restore_ms=took_ms,
-                    verification=welcome.settings.verify,
-                )
-            )
+        self.sleep(takes_ms)
+        target = session.restore_target
+        if target is not None and not self._restored(session, target, took_ms=takes_ms):
+            self.end(REFUSED_EXIT_CODE)
+            return
         self.first_step = self.step + 1
-        self._train()
+        self._train(session, saves)
+        session.close()
+        self.sleep(self.around.chance.randint(*TEARDOWN_MS))
+        self.end(0)
 
-    def _train(self) -> None:
-        """Compute the next step, and meet the others at its end."""
-        if self.hung:
-            return
-        if self.phase_next is not None:
-            (takes_ms, said_ms), self.phase_next = self.phase_next, None
-            before, self._phase = self._phase, "eval"
-            self._phase_ends_ms = None if said_ms is None else self._timeline.now_ms + said_ms
-            self.after(takes_ms * US_PER_MS, self._phase_over, before)
-            return
+    def _restored(self, session: RankSession, target: RestoreTarget, *, took_ms: int) -> bool:
+        """Loads its part: what it is told must be there, whole, and committed."""
+        refused = self.around.store.restore(target)
+        if refused:
+            session.report_restore_refused(
+                generation_id=target.generation_id,
+                step=target.step,
+                error="ChecksumMismatchError",
+                reason=refused,
+            )
+            return False
+        self.step, self.restore_ms = target.step, took_ms
+        session.report_restored(
+            CheckpointRestored(
+                generation_id=target.generation_id,
+                manifest_digest=target.manifest_digest,
+                step=target.step,
+                restore_ms=took_ms,
+                verification=session.settings.verify,
+            )
+        )
+        return True
+
+    def _train(self, session: RankSession, saves: RankSaves) -> None:
+        for step in range(self.step + 1, self._world.step_count):
+            if self.phase_next is not None:
+                (takes_ms, said_ms), self.phase_next = self.phase_next, None
+                with session.phase("eval", None if said_ms is None else said_ms / 1_000):
+                    self.sleep(takes_ms)
+            self._compute(step)
+            self.step = step
+            saves.step_done(step)
+            if session.step_done(step):
+                return
+
+    def _compute(self, step: int) -> None:
+        """The step, and the all-reduce at its end."""
         step_us = self._world.step_ms * US_PER_MS * self.slowness
         jitter_us = self.around.chance.randint(0, step_us // 8)
-        self.around.collective.enter(
-            self.step + 1,
-            self._completed,
-            computed_us=self._timeline.now_us + step_us + jitter_us,
-            lag_us=self._lag_us,
-        )
 
-    def _phase_over(self, before: str) -> None:
-        self._phase, self._phase_ends_ms = before, None
-        self._train()
+        def arrange(resume: Resume) -> None:
+            self.around.collective.enter(
+                step,
+                lambda step: resume(),
+                computed_us=self._timeline.now_us + step_us + jitter_us,
+                lag_us=self._lag_us,
+            )
 
-    def _completed(self, step: int) -> None:
-        if not self.alive or self.hung or self.frozen:
-            return
-        self.step = step
-        if self._moved_us is not None:
-            self._recent_ms.append((self._timeline.now_us - self._moved_us) // US_PER_MS)
-        self._moved_us = self._timeline.now_us
-        self._steps_seen += 1
-        if self._steps_seen == 1:
-            self._phase = TRAINING
-            self.say(HealthyStepReached(step=step))
-        self._saves.step_done(step)
-        self.look()
+        self.around.fibers.block(arrange)
 
-    def look(self) -> None:
-        """At a step boundary: one turn of the loop in ``RankSession._at_boundary``."""
-        if not self.alive or self.hung or self.frozen:
-            return
-        found = (PASS, None) if not self._attention else self._standing.look(self.step, self._relax)
-        if found is None:
-            self._waiting = True
-            return
-        action, order = found
-        if action is LEAVE or (action is PASS and self.step + 1 >= self._world.step_count):
-            self._leave()
-        elif action is PASS:
-            self._train()
-        elif action is QUIESCE:
-            self._saves.when_settled(self._quiesced)
-        elif action is SAVE and order is not None:
-            self._saves.save(order)
-
-    def _relax(self) -> None:
-        self._attention = self._steps_seen <= EXACT_STEPS
-
-    def _quiesced(self) -> None:
-        self.say(m.Quiesced(step=self.step))
-        self.look()
-
-    def _leave(self) -> None:
-        self.say(m.Detach())
-        teardown_ms = self.around.chance.randint(*TEARDOWN_MS)
-        self.after(teardown_ms * US_PER_MS, self.exit, 0)
+    def sleep(self, for_ms: int) -> None:
+        self.around.fibers.block(lambda resume: self._timeline.after(for_ms * US_PER_MS, resume))
 
     # --- the process ----------------------------------------------------------------------------
-
-    def say(self, message: m.FromRank) -> None:
-        self.around.door.say(self, message)
 
     def after(self, delay_us: int, call: Callable[..., None], *args: object) -> None:
         self._timeline.after(delay_us, self._while_alive, call, args)
 
     def _while_alive(self, call: Callable[..., None], args: tuple[object, ...]) -> None:
-        if self.alive and not self.frozen:
+        wait_us = self._paused_until_us - self._timeline.now_us
+        if wait_us > 0:
+            self.after(wait_us, call, *args)
+        elif self.alive and not self.frozen:
             call(*args)
 
-    def exit(self, code: int) -> None:
-        if self.alive and not self.hung:
-            self._end(code)
+    def pause(self, for_ms: int) -> None:
+        """SIGSTOP, SIGCONT later: what comes meanwhile is taken then."""
+        until_us = self._timeline.now_us + for_ms * US_PER_MS
+        self._paused_until_us = max(self._paused_until_us, until_us)
+
+    def agent_gone(self) -> None:
+        """The kernel closes the agent's end of the connection."""
+        self.orphaned = self.frozen or self._paused_until_us > self._timeline.now_us
+        if self.socket is not None:
+            self.socket.receive(b"")
 
     def kill(self, code: int = 137) -> None:
         if self.alive and not self.unkillable:
-            self._end(code)
+            self.end(code)
 
     @property
     def out_of_reach(self) -> bool:
@@ -262,7 +212,9 @@ class Rank:
         self.alive = False
         self.ended_us = self._timeline.now_us
 
-    def _end(self, code: int) -> None:
+    def end(self, code: int) -> None:
         self.alive = False
         self.ended_us = self._timeline.now_us
+        if self.socket is not None:
+            self.socket.close()
         self.around.door.ended(self, code)

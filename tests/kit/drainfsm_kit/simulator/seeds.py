@@ -40,6 +40,8 @@ LAGS_MS = (0, 0, 1, 3, 10, 30, 100, 500, 2_000)
 NOTICE_PHASES = (*ANY, *COMMITTING, Phase.LEAVING, Phase.LEAVING)
 
 
+DRIFT_PPM_MAX = 120
+
 CALLED_OFF = 0.08
 """Part of the attempts with a drain that is called off while it begins."""
 
@@ -84,6 +86,13 @@ FAULTS: dict[str, Kind] = {
     "journal_full": Kind(3, ANY, 20_000),
     "journal_slow": Kind(3, ANY, 10_000, 800),
     "journal_hung": Kind(3, ANY, 15_000),
+    "journal_fsync_lies": Kind(6, ANY, 8_000),
+    "journal_damaged": Kind(6, ANY, 0, 1_000),
+    "store_power": Kind(9, (*ANY, *COMMITTING), 4_000),
+    "store_fsync_lies": Kind(6, COMMITTING, 8_000),
+    "frame_garbled": Kind(8, ANY, 0, 4),
+    "paused": Kind(8, ANY, 30_000),
+    "rank_paused": Kind(5, ANY, 20_000),
     "cordon_failed": Kind(7, EARLY, 60_000),
     "cordon_hung": Kind(6, EARLY, 60_000),
     "rank_hung": Kind(4, STOPPING),
@@ -139,11 +148,19 @@ def _world(chance: random.Random) -> World:
         load_ms=chance.choice((100, 1_500)),
         allowances=allowances,
         grace_ms=chance.choice((6_000, 15_000, 25_000)),
-        skews_ms=tuple(chance.randint(-skew_ms, skew_ms) for _ in range(16)),
+        skews_ms=tuple(chance.randint(-skew_ms * 3 // 4, skew_ms * 3 // 4) for _ in range(16)),
+        drifts_ppm=_drifts(chance, skew_ms),
         same_disk=chance.random() < 0.8,
         broker_leaks=chance.random() < 0.7,
         end_ms=chance.choice((30_000, 50_000, 50_000, 80_000)),
     )
+
+
+def _drifts(chance: random.Random, skew_ms: int) -> tuple[int, ...]:
+    """Within what a crystal does, and what is allowed for all that clocks are off by."""
+    if not skew_ms or chance.random() < 0.5:
+        return (0,)
+    return tuple(chance.randint(-DRIFT_PPM_MAX, DRIFT_PPM_MAX) for _ in range(16))
 
 
 def _when(chance: random.Random, phases: tuple[Phase | None, ...]) -> tuple[Phase | None, int]:

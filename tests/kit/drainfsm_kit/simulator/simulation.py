@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from drainfsm.core.records import Record
 from drainfsm_kit.simulator.checks import problems
 from drainfsm_kit.simulator.cluster import Cluster
@@ -36,7 +38,7 @@ class Result:
         self.history: list[tuple[int, list[Record]]] = [
             (epoch, list(disk.records(epoch)))
             for disk in cluster.universe.disks
-            for epoch in sorted(disk.files)
+            for epoch in disk.epochs
         ]
 
 
@@ -72,7 +74,7 @@ def _ship_the_rest(cluster: Cluster) -> None:
     universe = cluster.universe
     universe.broker.faults.clear()
     for disk in universe.disks:
-        if disk.files:
+        if disk.epochs:
             _ship(cluster, disk)
 
 
@@ -80,10 +82,10 @@ def _ship(cluster: Cluster, disk: Disk) -> None:
     universe = cluster.universe
     machine = universe.new_machine("later", disk)
     process = universe.new_process("later", machine)
-    config = cluster.attempts[0].config(0)
+    config = replace(cluster.attempts[0].config(0), state_dir=disk.state_dir)
 
     async def ship() -> int:
-        shipper = new_shipper(universe, disk, config, on_error=lambda text: None)
+        shipper = new_shipper(universe, config, on_error=lambda text: None)
         await shipper.start()
         shipped = await shipper.flush(timeout_ms=SHIP_MS)
         await shipper.close(timeout_ms=1_000)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
-
-import msgspec
 
 from drainfsm.core.manifest import Claim, Entry
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.errors import DrainfsmError, StoreUnreachableError
+from drainfsm.store import PosixStore
+from drainfsm.store.checksums import new_hasher
 from drainfsm.store.generations import generation_prefix, read_manifest
-from drainfsm.store.slots import PREFIX, open_slot, slot_numbers
-from drainfsm.testing.stores import MemoryStore
+from drainfsm.store.slots import PREFIX, open_slot, slot_name, slot_numbers
 from drainfsm_kit.simulator.chance import Chance
 from drainfsm_kit.simulator.fibers import Fibers, Resume
+from drainfsm_kit.simulator.files import FileSystem
 from drainfsm_kit.simulator.tally import Tally
 from drainfsm_kit.simulator.timeline import US_PER_MS, Timeline
 from drainfsm_kit.simulator.windows import Windows
@@ -33,25 +37,23 @@ REFUSED_US = 200_000
 LATE_US = (50_000, 8_000_000)
 """Until a put that got no answer takes effect."""
 
+LINK_MUTE = 0.3
+"""Part of the links of a server whose answers are lost that are said to be there already."""
+
+CHECKSUM = "xxh3_128"
 T = TypeVar("T")
 
 
-class Blob(msgspec.Struct, frozen=True):
-    """A rank's file: what it is worth knowing of its bytes."""
+class StoreServer:
+    """What everybody shares: the real store on a file system, with requests that go astray."""
 
-    size_bytes: int
-    checksum: str
-    step: int
-    """At which the rank stood when it wrote the file."""
+    def __init__(self, files: FileSystem, timeline: Timeline, chance: Chance, tally: Tally) -> None:
+        self.files = files
+        self.root = files.top / "store"
+        self.posix = PosixStore(self.root, link=self.link)
+        """As the server itself sees it."""
 
-
-class StoreServer(MemoryStore):
-    """What everybody shares."""
-
-    def __init__(self, timeline: Timeline, chance: Chance, tally: Tally) -> None:
-        super().__init__(URL)
-        self.blobs: dict[str, Blob] = {}
-        """By whole name. They are listed beside the small objects."""
+        self.posix.create()
 
         self.faults = Windows(timeline)
         """``away``, ``hung``, ``slow``, ``mute`` (done, no answer), ``late``, ``full``,
@@ -61,6 +63,9 @@ class StoreServer(MemoryStore):
         """Rules that were broken here."""
 
         self._writers: dict[str, str] = {}
+        self._promised: dict[str, bytes] = {}
+        """What somebody was told is there for good, by name."""
+
         self.committed: set[str] = set()
         self.commits_ms: list[int] = []
         """When each was made, in true time."""
@@ -87,31 +92,39 @@ class StoreServer(MemoryStore):
         return ""
 
     def begin(self, generation: str, incarnation: str) -> bool:
-        """``create_tree``, for all ranks of one incarnation together: a generation is used once."""
-        return self._writers.setdefault(generation, incarnation) == incarnation
+        """For all ranks of one incarnation together: a generation is used once."""
+        if generation not in self._writers:
+            self._writers[generation] = incarnation
+            self.posix.create_tree(generation_prefix(generation))
+        return self._writers[generation] == incarnation
 
     def write(self, generation: str, rank: int, *, size_bytes: int, step: int) -> Entry:
         """A rank's whole file. A store that lies loses it, and says that it is durable."""
         name = f"rank-{rank:05d}.distcp"
-        entry = Entry(name=name, size_bytes=size_bytes, checksum=f"xxh3_128:{rank:032x}", rank=rank)
+        data = f"rank {rank} at step {step}\n".encode().ljust(size_bytes, b".")
         whole = generation_prefix(generation) + name
-        if whole in self.blobs:
-            self.wrong.append(f"I3: {whole} was written twice")
         if self.faults.active("lies") is None:
-            self.blobs[whole] = Blob(size_bytes, entry.checksum, step)
+            try:
+                with self.posix.writer(whole) as stream:
+                    stream.write(data)
+            except StoreUnreachableError:
+                self._broken(f"I3: {whole} was written twice")
+            self._promised[whole] = data
         else:
             self.tally.hit("file_lost")
-        return entry
+        return Entry(name=name, size_bytes=size_bytes, checksum=_checksum(data), rank=rank)
 
-    def restore(self, target: RestoreTarget) -> None:
-        """A rank loads its part: what it is told must be there, whole, and committed."""
-        if wrong := self.incomplete(target.generation_id, target.manifest_digest, target.step):
-            self.wrong.append(f"I8: restored {target.generation_id}: {wrong}")
+    def restore(self, target: RestoreTarget) -> str:
+        """A rank loads its part. Why it refuses to; empty: it does not."""
+        wrong = self.incomplete(target.generation_id, target.manifest_digest, target.step)
+        if wrong:
+            self._broken(f"I8: restored {target.generation_id}: {wrong}")
+        return wrong
 
     def incomplete(self, generation: str, digest: str, step: int) -> str:
         """What a committed generation lacks; empty: nothing."""
         try:
-            manifest = read_manifest(self, generation_id=generation, digest=digest)
+            manifest = read_manifest(self.posix, generation_id=generation, digest=digest)
         except DrainfsmError as error:
             return str(error)
         if manifest.step != step:
@@ -119,48 +132,85 @@ class StoreServer(MemoryStore):
         if {entry.rank for entry in manifest.entries} != set(range(manifest.world_size)):
             return "its manifest lacks a rank"
         for entry in manifest.entries:
-            blob = self.blobs.get(generation_prefix(generation) + entry.name)
-            if blob is None or (blob.size_bytes, blob.checksum) != (
-                entry.size_bytes,
-                entry.checksum,
-            ):
-                return f"file {entry.name} is not as the manifest says: {blob}"
-            if blob.step != step:
-                return f"file {entry.name} was written at step {blob.step}, not {step}"
+            data = self.posix.get(generation_prefix(generation) + entry.name)
+            if data is None or (len(data), _checksum(data)) != (entry.size_bytes, entry.checksum):
+                return f"file {entry.name} is not as the manifest says: {data!r}"
+            if not data.startswith(f"rank {entry.rank} at step {step}\n".encode()):
+                return f"file {entry.name} was not written at step {step}: {data[:40]!r}"
         return ""
+
+    def _broken(self, rule: str) -> None:
+        """Unless its disk has lied: then it may have forgotten anything."""
+        if not self.files.betrayed:
+            self.wrong.append(rule)
 
     # --- what clients ask -----------------------------------------------------------------------
 
-    def put_if_absent(self, name: str, data: bytes) -> None:
-        super().put_if_absent(name, data)
+    def link(self, source: Path, target: Path) -> None:
+        """``os.link``, by which slots come to be."""
+        os.link(source, target)
+        name = target.relative_to(self.root).as_posix()
         for number in slot_numbers([name.removeprefix(PREFIX)]):
-            self._check_slot(name, number, data)
+            self._check_slot(name, number, target.read_bytes())
+        if self.faults.active("mute") is not None and self._chance.random() < LINK_MUTE:
+            raise FileExistsError(errno.EEXIST, "the client asked twice")  # as NFS may say
+
+    def promise(self, name: str, data: bytes) -> None:
+        """Somebody is told that this is there for good."""
+        self._promised[name] = data
+
+    def lose_power(self) -> None:
+        """It comes back with what was synced, and perhaps with more."""
+        self.files.lose_power()
+        self.tally.hit("store_power")
+        slots = {}
+        for number in slot_numbers(self.posix.names(PREFIX)):
+            with contextlib.suppress(DrainfsmError):
+                name = f"{PREFIX}{slot_name(number)}"
+                slots[number] = open_slot(self.posix.get(name) or b"", number).slot
+        self.epoch, self.newest_step, self.committed = 0, -1, set()
+        for _, slot in sorted(slots.items()):
+            if isinstance(slot, Claim):
+                self.epoch, self.newest_step = slot.epoch, -1
+            else:
+                self.committed.add(slot.generation_id)
+                self.newest_step = slot.step
+        if not self.files.betrayed:
+            for name, data in self._promised.items():
+                if (found := self.posix.get(name)) != data:
+                    what = "lost" if found is None else "changed"
+                    self._broken(f"I5: {name} was acknowledged, and is {what}")
+
+    def forget(self, prefix: str) -> None:
+        """Somebody removes it, or puts something else there."""
+        for name in [name for name in self._promised if name.startswith(prefix)]:
+            del self._promised[name]
 
     def _check_slot(self, name: str, number: int, data: bytes) -> None:
         """I7 and I5, in the order in which the store made the slots exist."""
         slot = open_slot(data, number).slot
         if isinstance(slot, Claim):
             if slot.epoch != self.epoch + 1:
-                self.wrong.append(f"I7: {name} claims epoch {slot.epoch} after {self.epoch}")
+                self._broken(f"I7: {name} claims epoch {slot.epoch} after {self.epoch}")
             self.epoch, self.newest_step = slot.epoch, -1
             return
         if slot.epoch != self.epoch:
-            self.wrong.append(
+            self._broken(
                 f"I7: epoch {slot.epoch} committed in {name} after the claim of {self.epoch}"
             )
         if slot.generation_id in self.committed:
-            self.wrong.append(f"I5: {slot.generation_id} is committed twice")
+            self._broken(f"I5: {slot.generation_id} is committed twice")
         self.committed.add(slot.generation_id)
         self.commits_ms.append(self._timeline.now_ms)
         if slot.step < self.newest_step and not self.tally.faults["store_late"]:
-            self.wrong.append(f"I8: {name} commits step {slot.step} after {self.newest_step}")
+            self._broken(f"I8: {name} commits step {slot.step} after {self.newest_step}")
         self.newest_step = slot.step
         if wrong := self.incomplete(slot.generation_id, slot.manifest_digest, slot.step):
-            self.wrong.append(f"I5: {name} commits {slot.generation_id}: {wrong}")
+            self._broken(f"I5: {name} commits {slot.generation_id}: {wrong}")
 
     def get_for(self, machine: str, name: str) -> bytes | None:
         """As a client of that machine sees it."""
-        data = self.get(name)
+        data = self.posix.get(name)
         garbled = self.faults.active("garbled", machine) is not None
         if data is None or not garbled or not slot_numbers([name.removeprefix(PREFIX)]):
             return data
@@ -169,18 +219,11 @@ class StoreServer(MemoryStore):
 
     def names_for(self, machine: str, prefix: str, *, after: str) -> Sequence[str]:
         """The same of a list: the newest name may be missing."""
-        found = self.names(prefix, after=after)
+        found = self.posix.names(prefix, after=after)
         if not found or self.faults.active("stale", machine) is None:
             return found
         self.tally.hit("store_stale")
         return found[:-1]
-
-    def list(self, prefix: str) -> dict[str, int]:
-        found = super().list(prefix)
-        for name, blob in self.blobs.items():
-            if name.startswith(prefix):
-                found[name.removeprefix(prefix)] = blob.size_bytes
-        return found
 
     def receive(self, request: Request) -> None:
         """A request arrives. It was sent; whether its sender lives does not matter any more."""
@@ -193,13 +236,20 @@ class StoreServer(MemoryStore):
             self._timeline.after(REFUSED_US, request.fail, "connection refused")
         elif request.writes and self.faults.active("late", request.machine) is not None:
             self.tally.hit("store_late")
-            self._timeline.after(self._chance.randint(*LATE_US), request.perform)
+            self._timeline.after(self._chance.randint(*LATE_US), request.perform, self.posix)
             self._timeline.after(REFUSED_US, request.fail, "no answer yet")
         else:
             self._do(request)
 
     def _do(self, request: Request) -> None:
-        request.perform()
+        """The client does it step by step; what a dead or stopped one has sent is done at once."""
+        if request.process.dead or request.process.stopped:
+            request.perform(self.posix)
+            self.answer(request)
+        else:
+            request.go_on()
+
+    def answer(self, request: Request) -> None:
         if request.writes and self.faults.active("mute", request.machine) is not None:
             self.tally.hit("store_mute")
             self._timeline.after(REFUSED_US, request.fail, "done, but the answer is lost")
@@ -214,28 +264,50 @@ class StoreServer(MemoryStore):
         return travel_us
 
 
+def _checksum(data: bytes) -> str:
+    """As ``checksum_of``, without its buffer of many megabytes."""
+    hasher = new_hasher(CHECKSUM)
+    hasher.update(memoryview(data))
+    return f"{CHECKSUM}:{hasher.hexdigest()}"
+
+
 class Request:
     """One call of a client, on its way there and back."""
 
-    def __init__(self, machine: str, action: Callable[[], object], resume: Resume, *, writes: bool):
-        self.machine = machine
+    def __init__(
+        self,
+        process: Process,
+        action: Callable[[PosixStore], object],
+        resume: Resume,
+        *,
+        writes: bool,
+    ) -> None:
+        self.process = process
+        self.machine = process.machine.name
         self.writes = writes
         self.result: object = None
         self.error: Exception | None = None
+        self.admitted = False
+        """The client does it itself."""
+
+        self.resume = resume
         self._action = action
-        self._resume = resume
         self._answered = False
 
-    def perform(self) -> None:
+    def perform(self, store: PosixStore) -> None:
         try:
-            self.result = self._action()
+            self.result = self._action(store)
         except DrainfsmError as error:
             self.error = error
+
+    def go_on(self) -> None:
+        self.admitted = True
+        self.resume()
 
     def answer(self) -> None:
         if not self._answered:
             self._answered = True
-            self._resume()
+            self.resume()
 
     def fail(self, reason: str) -> None:
         if not self._answered:
@@ -244,28 +316,36 @@ class Request:
 
 
 class StoreClient:
-    """An ``ObjectStore`` for the blocking code of one process."""
+    """An ``ObjectStore`` for the blocking code of one process: the real one, some way off."""
 
     def __init__(
         self, server: StoreServer, process: Process, timeline: Timeline, fibers: Fibers
     ) -> None:
-        self.url = server.url
+        self.url = URL
         self._server = server
+        self._files = PosixStore(server.root, link=server.link)
         self._process = process
         self._timeline = timeline
         self._fibers = fibers
 
-    def _ask(self, action: Callable[[], T], *, writes: bool = False) -> T:
+    def _ask(self, action: Callable[[PosixStore], T], *, writes: bool = False) -> T:
         requests: list[Request] = []
 
         def arrange(resume: Resume) -> None:
-            machine = self._process.machine.name
-            request = Request(machine, action, resume, writes=writes)
+            request = Request(self._process, action, resume, writes=writes)
             requests.append(request)
-            self._timeline.after(self._server.travel_us(machine), self._server.receive, request)
+            travel_us = self._server.travel_us(request.machine)
+            self._timeline.after(travel_us, self._server.receive, request)
+
+        def go_back(resume: Resume) -> None:
+            request.resume = resume
+            self._server.answer(request)
 
         self._fibers.block(arrange)
         request = requests[0]
+        if request.admitted:
+            request.perform(self._files)
+            self._fibers.block(go_back)
         if request.error is not None:
             raise request.error
         return request.result  # type: ignore[return-value]
@@ -274,33 +354,38 @@ class StoreClient:
         """It is there."""
 
     def put_if_absent(self, name: str, data: bytes) -> None:
-        self._ask(lambda: self._server.put_if_absent(name, data), writes=True)
+        self._ask(lambda store: store.put_if_absent(name, data), writes=True)
+        self._server.promise(name, data)
 
     def put(self, name: str, data: bytes) -> None:
-        self._ask(lambda: self._server.put(name, data), writes=True)
+        self._server.forget(name)
+        self._ask(lambda store: store.put(name, data), writes=True)
 
     def get(self, name: str) -> bytes | None:
-        return self._ask(lambda: self._server.get_for(self._process.machine.name, name))
+        machine = self._process.machine.name
+        return self._ask(lambda store: self._server.get_for(machine, name))
 
     def get_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
         machine = self._process.machine.name
-        return self._ask(lambda: [self._server.get_for(machine, name) for name in names])
+        return self._ask(lambda store: [self._server.get_for(machine, name) for name in names])
 
     def list(self, prefix: str) -> dict[str, int]:
-        return self._ask(lambda: self._server.list(prefix))
+        return self._ask(lambda store: store.list(prefix))
 
     def names(self, prefix: str, *, after: str = "") -> Sequence[str]:
         machine = self._process.machine.name
-        return self._ask(lambda: self._server.names_for(machine, prefix, after=after))
+        return self._ask(lambda store: self._server.names_for(machine, prefix, after=after))
 
     def delete(self, name: str) -> None:
-        self._ask(lambda: self._server.delete(name), writes=True)
+        self._server.forget(name)
+        self._ask(lambda store: store.delete(name), writes=True)
 
     def delete_tree(self, prefix: str) -> None:
-        self._ask(lambda: self._server.delete_tree(prefix), writes=True)
+        self._server.forget(prefix)
+        self._ask(lambda store: store.delete_tree(prefix), writes=True)
 
     def create_tree(self, prefix: str) -> None:
-        self._ask(lambda: self._server.create_tree(prefix), writes=True)
+        self._ask(lambda store: store.create_tree(prefix), writes=True)
 
     def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
         raise AssertionError("ranks write their files by themselves")

@@ -19,6 +19,10 @@ RECORDING_MS = 1_000
 """Until what happened is on record; to claim the job, for the beginning of an attempt."""
 
 
+STOPPED = ("stopped", "paused")
+"""Faults by which the end of an attempt is recorded long after it."""
+
+
 class Told:
     """Over many simulations. Pairs are (what ``report`` says, what was)."""
 
@@ -45,7 +49,8 @@ class Told:
                 if truth is not None:
                     self._add(attempt, truth)
                     where = f"seed {result.plan.seed}, epoch {attempt.epoch}"
-                    self._add_age(attempt, truth, where, off_ms)
+                    stopped = any(result.tally.faults[name] for name in STOPPED)
+                    self._add_age(attempt, truth, where, off_ms, stopped=stopped)
                     if following is not None:
                         self._add_requeue(attempt, truth, following, where, off_ms)
 
@@ -70,13 +75,17 @@ class Told:
         if abs(told_ms - true_ms) > off_ms:
             self.requeue_off.append(f"{where}: {told_ms} ms told, {true_ms} ms true")
 
-    def _add_age(self, attempt: AttemptReport, truth: Truth, where: str, off_ms: int) -> None:
+    def _add_age(
+        self, attempt: AttemptReport, truth: Truth, where: str, off_ms: int, *, stopped: bool
+    ) -> None:
+        """``stopped``: who would have recorded the end may have slept."""
         low_ms, high_ms = attempt.checkpoint_age_ms, attempt.checkpoint_age_ms_max
         if low_ms is None or truth.ended_ms is None or truth.committed_ms is None:
             return
         true_ms = truth.ended_ms - truth.committed_ms
         self.checkpoint_age_ms.append((low_ms, true_ms))
-        if low_ms > true_ms + off_ms or (high_ms is not None and true_ms > high_ms + off_ms):
+        late = low_ms > true_ms + off_ms and not stopped
+        if late or (high_ms is not None and true_ms > high_ms + off_ms):
             self.age_off.append(f"{where}: {low_ms} to {high_ms} ms told, {true_ms} ms true")
 
     def lines(self) -> Iterator[str]:
