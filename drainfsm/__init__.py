@@ -41,11 +41,15 @@ def attach(
     rank: int | None = None,
     world_size: int | None = None,
     local_world_size: int | None = None,
+    incarnation: str = "",
 ) -> Session:
     """This rank's session with the agent on its node; call it once, before training.
 
     Under torchrun, mpirun and srun the arguments come from the environment. Without an agent the
     session does nothing, and training runs as if it were not there.
+
+    ``incarnation``: under a launcher that starts the ranks again after a failure, a name that is
+    the same on all of them, and another one each time.
 
     Raises:
         AgentUnreachableError: there should be an agent, but it does not answer.
@@ -55,7 +59,12 @@ def attach(
     from drainfsm.session import Session
 
     return Session(
-        attach_session(rank=rank, world_size=world_size, local_world_size=local_world_size)
+        attach_session(
+            rank=rank,
+            world_size=world_size,
+            local_world_size=local_world_size,
+            incarnation=incarnation,
+        )
     )
 
 

@@ -44,6 +44,8 @@ from drainfsm.store.generations import generation_prefix, verify_checksums
 Saver = Callable[[Path, int], WrittenFiles]
 Loader = Callable[[Path, int], object]
 
+STUCK = "the save before was given up and is still stuck"
+
 
 class OwnCheckpoint:
     """Commits and restores what a job's own functions write and read.
@@ -202,10 +204,11 @@ class OwnCheckpoint:
         self._wait()
 
     def _begin(self, generation: str, step: int) -> None:
-        """The job writes, here and now; hashing and fsync go on in a thread."""
-        if self._commit is not None:
-            reason = "the save before was given up and is still stuck"
-            self._port.report_save_failed(generation, reason)
+        """The job writes, here and now; hashing and fsync go on in a thread. Where ranks share a
+        directory, none may stay away from ``save``: it may be collective."""
+        stuck = self._commit is not None
+        if stuck and not self._shared:
+            self._port.report_save_failed(generation, STUCK)
             return
         began = time.monotonic()
         try:
@@ -219,6 +222,8 @@ class OwnCheckpoint:
                     "it answers for"
                 )
             names = found_files(directory, said)
+            if stuck:
+                raise SaveFailedError(STUCK)
             size = sum((directory / name).stat().st_size for name in names)
         except Exception as error:  # whatever the job's function may raise
             self._port.report_save_failed(generation, reason_of(error))

@@ -22,7 +22,13 @@ PUBLIC = {
     "drainfsm": "Checkpoint OwnCheckpoint Session __version__ attach errors",
     "drainfsm.frameworks": "Drained",
     "drainfsm.frameworks.accelerate": "Loop drain",
+    "drainfsm.frameworks.composer": "drain",
+    "drainfsm.frameworks.dcp": "drain",
+    "drainfsm.frameworks.deepspeed": "DeepSpeedCheckpoint drain",
     "drainfsm.frameworks.lightning": "drain",
+    "drainfsm.frameworks.megatron": "drain",
+    "drainfsm.frameworks.ray": "drain",
+    "drainfsm.frameworks.torchtitan": "drain",
     "drainfsm.frameworks.transformers": "drain",
     "drainfsm.marking": "mark_mlflow mark_tensorboard mark_wandb",
     "drainfsm.machine": (

@@ -3,6 +3,7 @@
     python tests/frameworks/run.py                     # what CI runs: newest versions, one scenario
     python tests/frameworks/run.py --whole             # every scenario, newest and lowest versions
     python tests/frameworks/run.py --whole lowest -k lightning
+    python tests/frameworks/run.py --only ray          # one that is too large to be among them
 
 The frameworks go into environments of their own below .venv/frameworks, over the packages of
 .venv, and never into that.
@@ -24,26 +25,29 @@ from drainfsm_kit.environments import (
     project,
     tested_versions,
 )
-from drainfsm_kit.framework_contract import INSTALLED, SCOPE
+from drainfsm_kit.framework_contract import INSTALLED, SCOPE, Framework
 from drainfsm_kit.frameworks import FRAMEWORKS
 
 NEWEST, LOWEST = "newest", "lowest"
 
 
-def environment(name: str) -> Environment:
+def environment(name: str, frameworks: Sequence[Framework]) -> Environment:
     extras = project()["optional-dependencies"]
-    lines = [line for one in FRAMEWORKS for line in extras[one.name]]
+    lines = [line for one in frameworks for line in extras.get(one.name, ())]
     wanted = sorted({line for line in lines if not line.startswith("drainfsm")})
     pins = tested_versions()
     if name == LOWEST:
         pins |= lowest_bounds(wanted)
-    return Environment(name, sys.executable, tuple(wanted), pins, over=sys.executable)
+    folder = f"{name}-{frameworks[0].name}" if len(frameworks) == 1 else name
+    return Environment(folder, sys.executable, tuple(wanted), pins, over=sys.executable)
 
 
-def passes(name: str, *, whole: bool, workers: int, chosen: str) -> bool:
-    python = made(environment(name), below="frameworks")
+def passes(
+    name: str, frameworks: Sequence[Framework], *, whole: bool, workers: int, chosen: str
+) -> bool:
+    python = made(environment(name, frameworks), below="frameworks")
     variables = {
-        INSTALLED: ",".join(one.name for one in FRAMEWORKS),
+        INSTALLED: ",".join(one.name for one in frameworks),
         SCOPE: "whole" if whole else "quick",
     }
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers)]
@@ -58,15 +62,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="VERSIONS", help=f"{NEWEST}, {LOWEST}")
     parser.add_argument("--whole", action="store_true", help="every scenario")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", default="", metavar="NAME", help="one framework, by itself")
     parser.add_argument("-k", default="", metavar="EXPRESSION", help="of pytest: which tests")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - {NEWEST, LOWEST}:
         parser.error(f"{', '.join(sorted(unknown))}: choose {NEWEST}, {LOWEST}")
+    frameworks = [one for one in FRAMEWORKS if one.name == options.only] or [
+        one for one in FRAMEWORKS if not one.apart
+    ]
+    chosen = options.k or options.only
     names = options.names or ([NEWEST, LOWEST] if options.whole else [NEWEST])
     failed = []
     for name in names:
         print(f"frameworks, {name} versions", flush=True)
-        if not passes(name, whole=options.whole, workers=options.workers, chosen=options.k):
+        whole, workers = options.whole, options.workers
+        if not passes(name, frameworks, whole=whole, workers=workers, chosen=chosen):
             failed.append(name)
     if failed:
         print(f"failed: {', '.join(failed)}")

@@ -12,7 +12,8 @@ OWN = (
 
 FAULTS = (
     *faults_of("checkpoint/own.py", OWN, (
-        ("a save that is stuck is forgotten", "        if self._commit is not None:\n            reason", "        if False:\n            reason"),
+        ("a save that is stuck is forgotten", "        stuck = self._commit is not None", "        stuck = False"),
+        ("ranks that share a directory wait for one that is stuck", "        if stuck and not self._shared:", "        if stuck:"),
         ("own files are durable before they were synced", "            entries = work(self._proceed)\n            self._proceed()", "            self._port.report_durable(self._generation, [], 0, saver=self._saver)\n            entries = work(self._proceed)\n            self._proceed()"),
         ("a save that was given up is reported durable", "            entries = work(self._proceed)\n            self._proceed()\n", "            entries = work(self._proceed)\n"),
         ("a saver that fails is silent", "        except Exception as error:  # whatever the job's function may raise\n            self._port.report_save_failed(generation, reason_of(error))\n            return", "        except Exception:\n            return"),

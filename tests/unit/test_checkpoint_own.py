@@ -269,10 +269,12 @@ def test_a_save_that_is_given_up_at_its_very_end_is_not_reported_durable(
     assert port.of("durable") == []
 
 
+@pytest.mark.parametrize("shared", [False, True])
 def test_a_save_behind_one_that_is_stuck_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
-    """Its files are still being read: nothing else may be begun beside it."""
+    """Its files are still being read: nothing else may be begun beside it. Where ranks share a
+    directory the job is asked to write nevertheless, or the others would wait for this rank."""
     stuck, go_on = threading.Event(), threading.Event()
 
     def hangs(*given: Any, **named: Any) -> list[Any]:
@@ -283,7 +285,14 @@ def test_a_save_behind_one_that_is_stuck_is_refused(
     monkeypatch.setattr("drainfsm.checkpoint.own.make_durable", hangs)
     monkeypatch.setattr("drainfsm.checkpoint.waiting.GIVE_UP_S", 0.0)
     port = port_in(tmp_path, drain_at=2, settings={"every_steps": 2, "asynchronous": True})
-    checkpoint = OwnCheckpoint(port, save=Job("x").save, load=Job("").load)
+    written = []
+
+    def save(directory: Path, step: int) -> list[str]:
+        written.append(step)
+        (directory / f"file{step}").write_text("x")
+        return [f"file{step}"]
+
+    checkpoint = OwnCheckpoint(port, save=save, load=Job("").load, shared=shared)
     assert not checkpoint.step_done(1)
     assert stuck.wait(60)
     port.aborted.add(PERIODIC)
@@ -292,6 +301,7 @@ def test_a_save_behind_one_that_is_stuck_is_refused(
     go_on.set()
     checkpoint.close()
     assert reasons == ["the save before was given up and is still stuck"]
+    assert written == ([1, 2] if shared else [1])
 
 
 def test_in_a_shared_directory_names_are_needed(tmp_path: Path) -> None:

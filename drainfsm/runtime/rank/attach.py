@@ -30,9 +30,12 @@ def attach_session(
     rank: int | None = None,
     world_size: int | None = None,
     local_world_size: int | None = None,
+    incarnation: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> RankSession:
     """The session of this rank. What is not given comes from its launcher's variables.
+    ``incarnation``: the same on ranks that were started together, and another one after each
+    restart.
 
     Raises:
         AgentUnreachableError: there should be an agent, but it does not answer.
@@ -49,7 +52,7 @@ def attach_session(
         world_size=placed.world_size if world_size is None else world_size,
         local_world_size=placed.local_world_size if local_world_size is None else local_world_size,
         pid=os.getpid(),
-        incarnation=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        incarnation=incarnation or environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
     )
     connection = _connect(path)
     try:

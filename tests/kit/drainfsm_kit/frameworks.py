@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import msgspec
+
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm_kit.framework_contract import Framework, Misuse
+from drainfsm_kit.framework_driver import Options
+
+
+def alone(driver: Path, options: Options) -> tuple[str, ...]:
+    """A driver that starts the ranks itself."""
+    return (sys.executable, str(driver), msgspec.json.encode(options).decode())
+
 
 FRAMEWORKS = (
     Framework(
@@ -45,5 +57,80 @@ FRAMEWORKS = (
             "order_not_repeatable": Misuse("ConfigError", "use_seedable_sampler=True"),
             "two_places": Misuse("ConfigError", "use_stateful_dataloader"),
         },
+    ),
+    Framework(
+        name="deepspeed",
+        packages=("deepspeed",),
+        apart=True,
+        has_extra=False,
+        misuses={
+            "restore_forgotten": Misuse("NotRestoredError", "restore()", after_drain=True),
+            "loader_without_position": Misuse("ConfigError", "state_dict()"),
+            "no_engine": Misuse("ConfigError", "deepspeed.initialize"),
+            "node_local": Misuse("ConfigError", "use_node_local_storage"),
+            "calls_left_out": Misuse("ConfigError", "after every engine.step()"),
+        },
+    ),
+    Framework(
+        name="ray",
+        packages=("ray",),
+        apart=True,
+        outlives_sigterm=False,
+        ends_its_ranks=True,
+        has_extra=False,
+        launcher=alone,
+        misuses={
+            "restore_forgotten": Misuse("NotRestoredError", "restore()", after_drain=True),
+            "loader_without_position": Misuse("ConfigError", "state_dict()"),
+            "node_without_agent": Misuse("ConfigError", "ray start --block"),
+        },
+    ),
+    Framework(
+        name="megatron",
+        packages=("megatron.core",),
+        apart=True,
+        has_extra=False,
+        misuses={
+            "restore_forgotten": Misuse("NotRestoredError", "restore()", after_drain=True),
+            "loader_without_position": Misuse("ConfigError", "state_dict()"),
+            "no_megatron_module": Misuse("ConfigError", "MegatronModule"),
+        },
+    ),
+    Framework(
+        name="composer",
+        packages=("composer",),
+        apart=True,
+        has_extra=False,
+        shardings=("ddp",),
+        misuses={
+            "restore_forgotten": Misuse("NotRestoredError", "hook.load_path", after_drain=True),
+            "saves_doubled": Misuse("ConfigError", "save_folder"),
+        },
+    ),
+    Framework(
+        name="torchtitan",
+        packages=("torchtitan",),
+        apart=True,
+        has_extra=False,
+        misuses={
+            "saves_doubled": Misuse("ConfigError", "checkpoint.enable"),
+            "drained_twice": Misuse("ConfigError", "once"),
+        },
+    ),
+    Framework(
+        name="dcp",
+        packages=("torchdata",),
+        has_extra=False,
+        misuses={
+            "restore_forgotten": Misuse("NotRestoredError", "restore()", after_drain=True),
+            "loader_without_position": Misuse("ConfigError", "state_dict()"),
+            "not_stateful": Misuse("ConfigError", "state_dict()"),
+        },
+    ),
+    Framework(
+        name="torchft",
+        packages=("torchft",),
+        apart=True,
+        has_extra=False,
     ),
 )
