@@ -16,7 +16,7 @@ from typing import Any
 import nats
 from msgspec.structs import replace
 
-from bench.broker import RawSocket, careful_server
+from bench.broker import RawSocket, ThinClient, careful_server
 from bench.harness import Case, Size, Topic, at_least, at_most
 from bench.workload import drain
 from drainfsm.core import events as e
@@ -28,7 +28,7 @@ from drainfsm.log.journal import Journal, journal_path
 JOB = "bench"
 ONE = (e.SourceRecovered(source="spot", node=0),)
 TEN = ONE * 10
-EPOCH_DISK, EPOCH_ONE, EPOCH_TEN, EPOCH_SINGLES, EPOCH_RAW, EPOCH_PEER = range(1, 7)
+EPOCH_DISK, EPOCH_ONE, EPOCH_TEN, EPOCH_SINGLES, EPOCH_RAW, EPOCH_PEER, EPOCH_THIN = range(1, 8)
 
 
 class Writers:
@@ -39,15 +39,17 @@ class Writers:
         self.loop.run(self.ours.ensure_stream(sync_always=True))
         self.client: Any = self.loop.run(nats.connect(url))
         self.raw = RawSocket(url)
+        self.thin = self.loop.run(ThinClient.open(url))
         path = journal_path(directory, job_id=JOB, epoch=EPOCH_DISK)
         self.journal = Journal.open(path, job_id=JOB, epoch=EPOCH_DISK)
         self.file = os.open(directory / "raw", os.O_WRONLY | os.O_CREAT)
         self.size = 0
         self.p50_us: dict[str, float] = {}
-        self.last = {EPOCH_ONE: 0, EPOCH_TEN: 0, EPOCH_PEER: 0}
-        self.count = dict.fromkeys(range(1, 7), 0)
+        self.last = {EPOCH_ONE: 0, EPOCH_TEN: 0, EPOCH_PEER: 0, EPOCH_THIN: 0}
+        self.count = dict.fromkeys(range(1, 8), 0)
 
     def close(self) -> None:
+        self.thin.close()
         self.loop.run(self.ours.close())
         self.loop.run(self.client.close())
         self.loop.close()
@@ -107,6 +109,13 @@ class Writers:
         headers = {"Nats-Expected-Last-Subject-Sequence": str(self.last[EPOCH_PEER])}
         self.last[EPOCH_PEER] = await self._publish(EPOCH_PEER, headers)
 
+    async def publish_thin(self) -> None:
+        """The same, with nothing of a client but that."""
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(self.last[EPOCH_THIN])}
+        body = encode(self.record(EPOCH_THIN, ONE))
+        ack = await self.thin.publish(f"drainfsm.v1.{JOB}.{EPOCH_THIN}", body, headers)
+        self.last[EPOCH_THIN] = ack.seq
+
     async def publish_ten(self) -> None:
         """Ten messages, one after another, as a log with one message an event would."""
         for _ in range(10):
@@ -125,6 +134,7 @@ CASES: dict[str, Callable[[Writers], Awaitable[None]]] = {
     "journal: append": Writers.append_journal,
     "stream: raw publish, ack": Writers.publish_raw,
     "stream: nats-py publish, same expectation": Writers.publish_one,
+    "stream: thin client, same expectation": Writers.publish_thin,
     "stream: append, one event": Writers.append_one,
     "stream: append, ten events": Writers.append_ten,
     TEN_PUBLISHES: Writers.publish_ten,
@@ -156,6 +166,8 @@ TOPIC = Topic(
                 "stream: append, one event", "file: append, fdatasync", goal=2),
         at_most("G7", "append to the stream, beside raw publish and ack (floor)",
                 "stream: append, one event", "stream: raw publish, ack", goal=1.2, gate=3.2),
+        at_most("G7", "limit: a thin client of our own, beside raw publish and ack",
+                "stream: thin client, same expectation", "stream: raw publish, ack"),
         at_most("G7", "append to the stream, beside nats-py's publish",
                 "stream: append, one event", "stream: nats-py publish, same expectation",
                 gate=1.5),

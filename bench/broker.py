@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -13,10 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from drainfsm.core.codec import encode
 from drainfsm.core.records import Record, subject_of
 from drainfsm.log.embedded import EmbeddedServer, server_binary
-from drainfsm.log.stream import STREAM, create_request
+from drainfsm.log.stream import STREAM, PubAck, create_request
 
 IN_FLIGHT = 1_000
 
@@ -73,6 +76,53 @@ async def fill(client: Any, records: list[Record]) -> None:
         subject = subject_of(job_id=record.job_id, epoch=record.epoch)
         await context.publish_async(subject, encode(record))
     await context.publish_async_completed()
+
+
+class ThinClient(asyncio.Protocol):
+    """What a client of our own could save: one request at a time on a bare connection of asyncio,
+    with headers, a time limit, and the answer decoded. No reconnects, no other subscriptions."""
+
+    def __init__(self) -> None:
+        self._transport: Any = None
+        self._answer: asyncio.Future[bytes] | None = None
+        self._data = b""
+
+    @classmethod
+    async def open(cls, url: str) -> ThinClient:
+        address, _, token = url.removeprefix("nats://").rpartition("@")[::-1]
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        transport, client = await loop.create_connection(cls, host or "127.0.0.1", int(port))
+        options = {"verbose": False, "headers": True, "lang": "thin", "auth_token": token}
+        client._transport = transport
+        transport.write(f"CONNECT {json.dumps(options)}\r\nSUB thin.inbox 1\r\n".encode())
+        return client
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        start = self._data.find(b"MSG thin.inbox 1 ")
+        eol = self._data.find(b"\r\n", start)
+        if start != -1 and eol != -1:
+            end = eol + 2 + int(self._data[start + 17 : eol])
+            if len(self._data) >= end + 2 and self._answer is not None:
+                self._answer.set_result(self._data[eol + 2 : end])
+                self._data = self._data[end + 2 :]
+        elif self._data.endswith(b"PING\r\n"):
+            self._transport.write(b"PONG\r\n")
+
+    async def publish(self, subject: str, body: bytes, headers: dict[str, str]) -> PubAck:
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"NATS/1.0\r\n{head}\r\n"
+        sizes = f"{len(head)} {len(head) + len(body)}"
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(
+            f"HPUB {subject} thin.inbox {sizes}\r\n{head}".encode() + body + b"\r\n"
+        )
+        async with asyncio.timeout(60):
+            return msgspec.json.decode(await self._answer, type=PubAck)
+
+    def close(self) -> None:
+        self._transport.abort()
 
 
 class RawSocket:

@@ -179,9 +179,10 @@ class Connection:
         if ack.duplicate or (error is not None and error.err_code == api.WRONG_LAST_SEQUENCE):
             raise StaleWriterError(subject, expected_count=record.follows, actual_count=None)
         if error is not None:
-            full = "; raise its limits" if error.err_code == api.STREAM_FULL else ""
+            to_raise = api.WHAT_TO_RAISE.get(error.err_code)
+            what = f"; raise {to_raise}" if to_raise else ""
             raise RecordRefusedError(
-                f"stream {STREAM} refused record {record.id}: {error.description}{full}"
+                f"stream {STREAM} refused record {record.id}: {error.description}{what}"
             )
         return ack.seq
 

@@ -32,6 +32,7 @@ class Shipment:
 
         self._sequence: int | None = None
         self._doubted = False
+        self._found_less = False
 
     @property
     def done(self) -> bool:
@@ -41,6 +42,11 @@ class Shipment:
         """Ask the stream again what it has. May be called in the middle of ``ship``."""
         self._doubted = True
         self.conflict = ""
+
+    def found_less(self) -> bool:
+        """True once after the stream turned out to have lost records: others may be gone, too."""
+        found, self._found_less = self._found_less, False
+        return found
 
     def unload(self) -> None:
         """Let go of records that are in the stream; they are on disk, if needed again."""
@@ -78,12 +84,13 @@ class Shipment:
         may hold a late one without those before it (``believes_its_last_record`` in
         ``specs/models/Log.tla``).
         """
-        self._sequence = None
+        self._sequence, before = None, self.shipped_count
         count = await connection.count(self.subject)
         if count == 0:
             self.shipped_count, self._sequence = 0, 0
         else:
             await self._scan(connection, message_count=count)
+        self._found_less = self._found_less or self.shipped_count < before
 
     async def _scan(self, connection: Connection, *, message_count: int) -> None:
         """Count those of ours that the readers' fold accepts, whatever else was let through."""

@@ -178,6 +178,9 @@ class Shipper:
                 continue
             try:
                 await shipment.ship(connection)
+                if shipment.found_less():
+                    self._earlier.clear()
+                    self.poke()
                 if shipment is not self._live:
                     shipment.unload()
             except StaleWriterError:

@@ -17,6 +17,11 @@ STREAM_NOT_FOUND = 10059
 NAME_IN_USE = 10058
 MESSAGE_NOT_FOUND = 10037
 STREAM_FULL = 10077
+MESSAGE_TOO_LARGE = 10054
+WHAT_TO_RAISE = {STREAM_FULL: "its limits", MESSAGE_TOO_LARGE: "its max_msg_size"}
+RECORD_BYTES_MAX = 1 << 20
+"""More than any record; what a server takes by default."""
+
 DUPLICATE_WINDOW_NS = 120 * 1_000_000_000
 SYNC = "drainfsm-sync"
 """Key of the stream's metadata: what its servers do before they acknowledge. A client cannot see
@@ -170,6 +175,12 @@ def risks(config: dict[str, Any], *, sync_always: bool | None) -> list[str]:
 def shortages(config: dict[str, Any], state: StreamState) -> list[str]:
     """Of room: a full stream refuses records, and they stay in the journal."""
     found = []
+    largest = config.get("max_msg_size", -1)
+    if 0 < largest < RECORD_BYTES_MAX:
+        found.append(
+            f"stream {STREAM} takes records of {largest:,} bytes at most: raise max_msg_size, or "
+            "larger ones, and all behind them, stay in the journals"
+        )
     for field, used, unit in (
         ("max_bytes", state.bytes, "bytes"),
         ("max_msgs", state.messages, "records"),

@@ -65,7 +65,7 @@ def configured_server(file: Path, *, variables: dict[str, str] | None = None) ->
             server.kill()
 
 
-def certificate(directory: Path) -> tuple[str, str]:
+def certificate(directory: Path, *, valid_s: float = 86_400.0) -> tuple[str, str]:
     """A self-signed one for 127.0.0.1, which is its own authority, and its key: paths of both."""
     directory.mkdir(parents=True, exist_ok=True)
     key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
@@ -78,7 +78,7 @@ def certificate(directory: Path) -> tuple[str, str]:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_after(now + timedelta(seconds=valid_s))
         .add_extension(address, critical=True)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())

@@ -1,0 +1,218 @@
+"""What administrators, clocks and readers do to a log under way: told, and whole in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from drainfsm.core.events import UnknownFact
+from drainfsm.core.records import Record, subject_of
+from drainfsm.errors import BrokerError, RecordRefusedError
+from drainfsm.log import Connection, NatsServer, connect
+from drainfsm.log.embedded import EmbeddedServer
+from drainfsm.log.journal import Journal, journal_path
+from drainfsm.log.shipper import Shipper
+from drainfsm.log.stream import STREAM, create_request
+from drainfsm_kit.agent_process import free_port
+from drainfsm_kit.logs import records_of
+from drainfsm_kit.nats_servers import certificate, nats_server
+
+JOB, LONG_MS, WAIT_S = "job", 90_000, 90.0
+
+
+@contextlib.asynccontextmanager
+async def shipping(
+    server: NatsServer | str, state_dir: Path, *, epoch: int, told: list[str]
+) -> AsyncIterator[tuple[Shipper, Journal]]:
+    shipper = Shipper(server=server, state_dir=state_dir, job_id=JOB, on_error=told.append)
+    path = journal_path(state_dir, job_id=JOB, epoch=epoch)
+    with contextlib.closing(Journal.open(path, job_id=JOB, epoch=epoch)) as journal:
+        shipper.attach(journal)
+        await shipper.start()
+        try:
+            yield shipper, journal
+        finally:
+            await shipper.close(timeout_ms=5_000)
+
+
+async def read(server: NatsServer | str) -> list[Record]:
+    connection = await connect(server, timeout_s=30)
+    try:
+        return await connection.read_job(JOB)
+    finally:
+        await connection.close()
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not reached():
+            await asyncio.sleep(0.05)
+
+
+def leave_journal(state_dir: Path, records: list[Record]) -> None:
+    epoch = records[0].epoch
+    path = journal_path(state_dir, job_id=JOB, epoch=epoch)
+    with contextlib.closing(Journal.open(path, job_id=JOB, epoch=epoch)) as journal:
+        journal.append(*records)
+
+
+@pytest.mark.parametrize("made_anew", [True, False])
+def test_a_stream_that_is_deleted_under_way_gets_everything_again(
+    own_nats_server: EmbeddedServer, tmp_path: Path, made_anew: bool
+) -> None:
+    earlier, own, told = records_of(JOB, 3), records_of(JOB, 4, epoch=2), list[str]()
+    leave_journal(tmp_path, earlier)
+
+    async def scene() -> None:
+        async with shipping(own_nats_server.url, tmp_path, epoch=2, told=told) as (
+            shipper,
+            journal,
+        ):
+            journal.append(*own[:3])
+            assert await shipper.flush(timeout_ms=LONG_MS)
+            admin = await connect(own_nats_server.url, timeout_s=30)
+            await admin.link.client.request(f"$JS.API.STREAM.DELETE.{STREAM}", b"", timeout=30)
+            if made_anew:
+                await admin.ensure_stream()
+            await admin.close()
+            journal.append(*own[3:])
+            assert await shipper.flush(timeout_ms=LONG_MS)
+            found = await read(own_nats_server.url)
+            assert sorted(found, key=lambda one: (one.epoch, one.follows)) == [*earlier, *own]
+
+    asyncio.run(scene())
+
+
+def test_a_stream_for_small_messages_is_told_with_what_to_raise(
+    own_nats_server: EmbeddedServer,
+) -> None:
+    body = json.loads(create_request(replicas=1)) | {"max_msg_size": 100}
+    (record,) = records_of(JOB, 1)
+    large = replace(
+        record, events=(UnknownFact(kind="later", body=Raw(b'{"kind":"later"}' + b" " * 200)),)
+    )
+
+    async def scene() -> None:
+        connection = await connect(own_nats_server.url, timeout_s=30)
+        path = f"$JS.API.STREAM.CREATE.{STREAM}"
+        await connection.link.client.request(path, json.dumps(body).encode(), timeout=30)
+        assert any("max_msg_size" in text for text in await connection.ensure_stream())
+        with pytest.raises(RecordRefusedError, match="max_msg_size"):
+            await connection.append(large, after_sequence=0)
+        await connection.close()
+
+    asyncio.run(scene())
+
+
+def test_a_reader_that_stalls_is_cut_off_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    count, body = 300, b" " * 100_000
+
+    async def fill(connection: Connection) -> None:
+        context = connection.link.client.jetstream()
+        for number in range(count):
+            await context.publish(subject_of(job_id=JOB, epoch=1), b"%d" % number + body)
+
+    async def scene(url: str) -> None:
+        connection = await connect(url, timeout_s=30)
+        await connection.ensure_stream()
+        await fill(connection)
+        found: list[int] = []
+        async for message in connection.messages(subject_of(job_id=JOB, epoch=1)):
+            if not found:
+                time.sleep(3)  # the whole loop, as a blocking view would
+            found.append(int(message.data))
+        assert found == list(range(count))
+        await connection.close()
+
+    with nats_server(tmp_path, {"write_deadline": "500ms"}) as address:
+        asyncio.run(scene(f"nats://{address}"))
+
+
+def test_a_certificate_that_expires_is_told_and_its_successor_taken(tmp_path: Path) -> None:
+    records, told, port = records_of(JOB, 3), list[str](), free_port()
+    cert, key = certificate(tmp_path, valid_s=15)
+    expired = time.monotonic() + 15
+    config = {"listen": f"127.0.0.1:{port}", "tls": {"cert_file": cert, "key_file": key}}
+    server = NatsServer(url=f"nats://127.0.0.1:{port}", tlsca=cert)
+
+    async def scene() -> None:
+        with contextlib.ExitStack() as running:
+            running.enter_context(nats_server(tmp_path / "server", config))
+            async with shipping(server, tmp_path / "state", epoch=1, told=told) as (
+                shipper,
+                journal,
+            ):
+                journal.append(records[0])
+                assert await shipper.flush(timeout_ms=LONG_MS)
+                running.close()
+                await until(lambda: time.monotonic() > expired)
+                running.enter_context(nats_server(tmp_path / "server", config))
+                journal.append(records[1])
+                shipper.poke()
+                await until(lambda: any("expired" in text for text in told))
+                running.close()
+                certificate(tmp_path)
+                running.enter_context(nats_server(tmp_path / "server", config))
+                journal.append(records[2])
+                assert await shipper.flush(timeout_ms=LONG_MS)
+                assert await read(server) == records
+
+    asyncio.run(scene())
+
+
+def test_a_user_that_is_revoked_is_told_and_goes_on_once_it_is_back(tmp_path: Path) -> None:
+    records, told, port = records_of(JOB, 3), list[str](), free_port()
+
+    def users(*names: str) -> dict[str, object]:
+        given = [{"user": name, "password": "secret"} for name in names]
+        return {"listen": f"127.0.0.1:{port}", "authorization": {"users": given}}
+
+    async def scene() -> None:
+        url = f"nats://agent:secret@127.0.0.1:{port}"
+        with contextlib.ExitStack() as running:
+            running.enter_context(nats_server(tmp_path / "server", users("agent", "other")))
+            async with shipping(url, tmp_path / "state", epoch=1, told=told) as (shipper, journal):
+                journal.append(records[0])
+                assert await shipper.flush(timeout_ms=LONG_MS)
+                running.close()
+                running.enter_context(nats_server(tmp_path / "server", users("other")))
+                journal.append(records[1])
+                shipper.poke()
+                await until(lambda: any("uthoriz" in text for text in told))
+                assert not any("secret" in text for text in told)
+                running.close()
+                running.enter_context(nats_server(tmp_path / "server", users("agent")))
+                journal.append(records[2])
+                assert await shipper.flush(timeout_ms=LONG_MS)
+                assert await read(url) == records
+
+    asyncio.run(scene())
+
+
+def test_names_that_are_nearly_equal_and_odd_subjects_do_not_mix(
+    own_nats_server: EmbeddedServer,
+) -> None:
+    names = ("job", "job-1", "job_1", "Job", "jo", "1", "-")
+    odd = ("drainfsm.v1.job.1.x", "drainfsm.v1.job", "drainfsm.v1.jo\u0308b.1", "drainfsm.v1.*x.1")
+
+    async def scene() -> None:
+        connection = await connect(own_nats_server.url, timeout_s=30)
+        await connection.ensure_stream()
+        for name in names:
+            await connection.append(records_of(name, 1)[0], after_sequence=0)
+        for subject in odd:
+            with contextlib.suppress(BrokerError, TimeoutError):
+                await connection.link.client.jetstream().publish(subject, b"{}")
+        for name in names:
+            assert await connection.read_job(name) == records_of(name, 1)
+        await connection.close()
+
+    asyncio.run(scene())
