@@ -67,8 +67,9 @@ class Connection:
         """The one of them that nobody reads by now."""
 
         self._created_stream = False
+        self.stream_created = ""
         self.forgets_after_ms = 0
-        """How old a record gets in the stream, once ``ensure_stream`` has asked; 0: for ever."""
+        """How old a record gets in the stream, as ``ensure_stream`` found it; 0: for ever."""
 
         link.reconnect_hooks.append(self._interrupt)
 
@@ -115,6 +116,7 @@ class Connection:
         if reply.error is not None:
             raise BrokerError(f"cannot use stream {STREAM}: {reply.error.description}")
         api.check(reply.config, replicas=replicas)
+        self.stream_created = reply.created
         self.forgets_after_ms = api.forgets_after_ms(reply.config)
         return [
             *api.risks(reply.config, sync_always=sync_always),
@@ -179,8 +181,7 @@ class Connection:
         if ack.duplicate or (error is not None and error.err_code == api.WRONG_LAST_SEQUENCE):
             raise StaleWriterError(subject, expected_count=record.follows, actual_count=None)
         if error is not None:
-            to_raise = api.WHAT_TO_RAISE.get(error.err_code)
-            what = f"; raise {to_raise}" if to_raise else ""
+            what = api.WHAT_TO_DO.get(error.err_code, "")
             raise RecordRefusedError(
                 f"stream {STREAM} refused record {record.id}: {error.description}{what}"
             )
@@ -201,9 +202,9 @@ class Connection:
         """The last message of a subject, from the stream's leader: never an old answer."""
         query = msgspec.json.encode({"last_by_subj": subject})
         reply = await self.link.call(f"$JS.API.STREAM.MSG.GET.{STREAM}", query, api.MessageReply)
-        if reply.error is not None and reply.error.err_code != api.MESSAGE_NOT_FOUND:
-            raise BrokerError(f"cannot read stream {STREAM}: {reply.error.description}")
-        return reply.message
+        if reply.error is None or reply.error.err_code == api.MESSAGE_NOT_FOUND:
+            return reply.message
+        raise BrokerError(f"cannot read stream {STREAM}: {reply.error.description}")
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -263,7 +264,8 @@ class Connection:
     async def _parts(
         self, subject: str, *, after_sequence: int
     ) -> AsyncGenerator[list[BrokerMessage], None]:
-        """As they come, so that decoding and the server's work go on side by side."""
+        """As they come: decoding and the server's work go on side by side. Where a connection
+        breaks, another goes on."""
         pending = True
         while pending:
             wire, kept = await self._take_wire()
@@ -279,7 +281,6 @@ class Connection:
             except BrokerError:
                 if not (kept or found):
                     raise
-                # a connection that was dead since it was last used, or broke: go on by a new one
             finally:
                 self._give_back(wire)
 
@@ -288,8 +289,7 @@ class Connection:
         kept, self._kept = self._kept, None
         if kept is not None and not kept.closed:
             return kept, True
-        wire = await Wire.open(self.link.server, timeout_s=CONNECT_S)
-        self._wires.add(wire)
+        self._wires.add(wire := await Wire.open(self.link.server, timeout_s=CONNECT_S))
         return wire, False
 
     def _give_back(self, wire: Wire) -> None:

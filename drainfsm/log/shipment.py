@@ -27,12 +27,20 @@ class Shipment:
         self.epoch = epoch
         self.subject = subject_of(job_id=job_id, epoch=epoch)
         self.shipped_count = 0
+        self.message_count = 0
+        """Of its subject in the stream, as far as is known."""
+
         self.conflict = ""
         """Not empty: another writer's record stands where ours belongs. Nothing can be shipped."""
 
         self._sequence: int | None = None
         self._doubted = False
         self._found_less = False
+
+    @property
+    def whole(self) -> bool:
+        """Everything of it is in the stream."""
+        return self.done and not self.conflict and self._sequence is not None
 
     @property
     def done(self) -> bool:
@@ -76,6 +84,7 @@ class Shipment:
             else:
                 fruitless = 0
                 self.shipped_count += 1
+                self.message_count += 1
 
     async def _reconcile(self, connection: Connection) -> None:
         """Learn what the stream has: one question, if that is nothing.
@@ -85,7 +94,7 @@ class Shipment:
         ``specs/models/Log.tla``).
         """
         self._sequence, before = None, self.shipped_count
-        count = await connection.count(self.subject)
+        self.message_count = count = await connection.count(self.subject)
         if count == 0:
             self.shipped_count, self._sequence = 0, 0
         else:

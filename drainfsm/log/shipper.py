@@ -21,6 +21,15 @@ from drainfsm.log.jetstream import Connection, connect
 from drainfsm.log.journal import Journal, journals, read_journal
 from drainfsm.log.server import NatsServer
 from drainfsm.log.shipment import Shipment
+from drainfsm.log.shipped import (
+    Note,
+    Notes,
+    message_counts,
+    note_of,
+    read_notes,
+    still_true,
+    write_notes,
+)
 
 CONNECT_S = 2.0
 CLOSE_S = 1.0
@@ -42,6 +51,8 @@ class World:
     connect: Callable[..., Awaitable[Connection]] = connect
     journals: Callable[[Path, str], Mapping[int, Path]] = journals
     read_journal: Callable[[Path], Iterable[Record]] = read_journal
+    noted: bool = True
+    """Notes are kept beside the journals (``drainfsm.log.shipped``)."""
 
 
 class Shipper:
@@ -77,6 +88,13 @@ class Shipper:
         self._ready = self._known = False
         self._live: Shipment | None = None
         self._earlier: dict[int, Shipment] = {}
+        self._notes: dict[int, Note] = {}
+        """Of earlier attempts that the stream is known to have."""
+
+        self._asked_known = False
+        self._stream = ""
+        """When it was created."""
+
         self._damaged: set[int] = set()
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -171,6 +189,7 @@ class Shipper:
             BrokerError: not now. A refused record of one attempt does not delay the others.
         """
         connection = await self._connected()
+        await self._skip_known(connection)
         await self._load_earlier(connection.forgets_after_ms)
         refused: RecordRefusedError | None = None
         for shipment in self._shipments():
@@ -180,6 +199,7 @@ class Shipper:
                 await shipment.ship(connection)
                 if shipment.found_less():
                     self._earlier.clear()
+                    self._notes.clear()
                     self.poke()
                 if shipment is not self._live:
                     shipment.unload()
@@ -191,6 +211,7 @@ class Shipper:
                 )
             except RecordRefusedError as error:
                 refused = error
+        await self._note(connection)
         if refused is not None:
             raise refused
 
@@ -199,11 +220,45 @@ class Shipper:
         found = [self._earlier[epoch] for epoch in sorted(self._earlier)]
         return found if self._live is None else [*found, self._live]
 
+    async def _skip_known(self, connection: Connection) -> None:
+        """Once a connection: journals that the stream is known to have."""
+        if self._asked_known or not self._world.noted:
+            return
+        paths = self._earlier_journals()
+        notes = await asyncio.to_thread(read_notes, self._state_dir, self._job_id)
+        if notes.attempts and paths:
+            counts = await message_counts(connection, self._job_id)
+            stream = connection.stream_created
+            self._notes = {
+                epoch: notes.attempts[epoch]
+                for epoch in still_true(notes, stream=stream, counts=counts, paths=paths)
+            }
+        self._asked_known = True
+
+    async def _note(self, connection: Connection) -> None:
+        """What was shipped by now, for the next attempt."""
+        paths = self._earlier_journals() if self._world.noted else {}
+        whole = {
+            epoch: note_of(paths[epoch], message_count=shipment.message_count)
+            for epoch, shipment in self._earlier.items()
+            if epoch in paths and shipment.whole and epoch not in self._damaged
+        }
+        if whole.keys() <= self._notes.keys():
+            return
+        self._notes |= whole
+        notes = Notes(stream=connection.stream_created, attempts=self._notes)
+        await asyncio.to_thread(write_notes, self._state_dir, self._job_id, notes)
+
+    def _earlier_journals(self) -> dict[int, Path]:
+        live = self._live
+        found = self._world.journals(self._state_dir, self._job_id)
+        return {epoch: path for epoch, path in found.items() if live is None or epoch < live.epoch}
+
     async def _load_earlier(self, forgets_after_ms: int) -> None:
         """``forgets_after_ms``: what is older than the stream keeps it is not shipped again."""
         live = self._live
-        for epoch, path in self._world.journals(self._state_dir, self._job_id).items():
-            if epoch in self._earlier or (live is not None and epoch >= live.epoch):
+        for epoch, path in self._earlier_journals().items():
+            if epoch in self._earlier or epoch in self._notes:
                 continue
             records, damage = await asyncio.to_thread(_whole_records, path, self._world)
             if damage:
@@ -230,8 +285,9 @@ class Shipper:
             )
             for warning in warnings:
                 self._tell(f"warning: {warning}", for_good=True)
-            if connection.created_stream():
+            if connection.created_stream() or connection.stream_created != self._stream:
                 self._forget()
+                self._stream = connection.stream_created
             self._ready = self._known = True
         return connection
 
@@ -242,8 +298,9 @@ class Shipper:
         self.poke()
 
     def _forget(self) -> None:
-        self._ready = False
+        self._ready = self._asked_known = False
         self._earlier.clear()
+        self._notes.clear()
         if self._live is not None:
             self._live.doubt()
 

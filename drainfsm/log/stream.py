@@ -18,7 +18,7 @@ NAME_IN_USE = 10058
 MESSAGE_NOT_FOUND = 10037
 STREAM_FULL = 10077
 MESSAGE_TOO_LARGE = 10054
-WHAT_TO_RAISE = {STREAM_FULL: "its limits", MESSAGE_TOO_LARGE: "its max_msg_size"}
+WHAT_TO_DO = {STREAM_FULL: "; raise its limits", MESSAGE_TOO_LARGE: "; raise its max_msg_size"}
 RECORD_BYTES_MAX = 1 << 20
 """More than any record; what a server takes by default."""
 
@@ -89,6 +89,7 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
 
 class StreamReply(msgspec.Struct, frozen=True, kw_only=True):
     did_create: bool = False
+    created: str = ""
     config: dict[str, Any] = {}
     state: StreamState = StreamState()
     error: ApiError | None = None

@@ -13,26 +13,35 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from drainfsm.core.codec import decode
 from drainfsm.core.events import UnknownFact
 from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import BrokerError, RecordRefusedError
 from drainfsm.log import Connection, NatsServer, connect
 from drainfsm.log.embedded import EmbeddedServer
-from drainfsm.log.journal import Journal, journal_path
-from drainfsm.log.shipper import Shipper
+from drainfsm.log.journal import Journal, journal_path, read_journal
+from drainfsm.log.shipper import Shipper, World
 from drainfsm.log.stream import STREAM, create_request
 from drainfsm_kit.agent_process import free_port
 from drainfsm_kit.logs import records_of
 from drainfsm_kit.nats_servers import certificate, nats_server
 
 JOB, LONG_MS, WAIT_S = "job", 90_000, 90.0
+LEAKED = b"leaked"
 
 
 @contextlib.asynccontextmanager
 async def shipping(
-    server: NatsServer | str, state_dir: Path, *, epoch: int, told: list[str]
+    server: NatsServer | str,
+    state_dir: Path,
+    *,
+    epoch: int,
+    told: list[str],
+    world: World | None = None,
 ) -> AsyncIterator[tuple[Shipper, Journal]]:
-    shipper = Shipper(server=server, state_dir=state_dir, job_id=JOB, on_error=told.append)
+    shipper = Shipper(
+        server=server, state_dir=state_dir, job_id=JOB, on_error=told.append, world=world
+    )
     path = journal_path(state_dir, job_id=JOB, epoch=epoch)
     with contextlib.closing(Journal.open(path, job_id=JOB, epoch=epoch)) as journal:
         shipper.attach(journal)
@@ -87,6 +96,52 @@ def test_a_stream_that_is_deleted_under_way_gets_everything_again(
             assert await shipper.flush(timeout_ms=LONG_MS)
             found = await read(own_nats_server.url)
             assert sorted(found, key=lambda one: (one.epoch, one.follows)) == [*earlier, *own]
+
+    asyncio.run(scene())
+
+
+def test_what_the_stream_is_known_to_have_is_not_read_again_unless_something_changed(
+    own_nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    attempts = {epoch: records_of(JOB, 3, epoch=epoch) for epoch in (1, 2, 3)}
+    for records in attempts.values():
+        leave_journal(tmp_path, records)
+
+    async def read_at_start(epoch: int) -> list[int]:
+        """Epochs of the journals that the next attempt reads."""
+        seen: list[int] = []
+
+        def reading(path: Path) -> list[Record]:
+            seen.append(int(path.stem))
+            return list(read_journal(path))
+
+        world = World(read_journal=reading)
+        told: list[str] = []
+        url = own_nats_server.url
+        async with shipping(url, tmp_path, epoch=epoch, told=told, world=world) as (shipper, _):
+            assert await shipper.flush(timeout_ms=LONG_MS)
+        return seen
+
+    async def scene() -> None:
+        assert await read_at_start(4) == [1, 2, 3]
+        assert await read_at_start(4) == []
+        leave_journal(tmp_path, records_of(JOB, 1, epoch=2, first=3))
+        assert await read_at_start(4) == [2]
+        assert await read_at_start(4) == []
+        admin = await connect(own_nats_server.url, timeout_s=30)
+        await admin.link.client.jetstream().publish(subject_of(job_id=JOB, epoch=3), LEAKED)
+        assert await read_at_start(4) == [3]
+        await admin.link.client.request(f"$JS.API.STREAM.DELETE.{STREAM}", b"", timeout=30)
+        await admin.ensure_stream()
+        context = admin.link.client.jetstream()
+        for _ in attempts[1]:  # as many messages as the other stream had
+            await context.publish(subject_of(job_id=JOB, epoch=1), LEAKED)
+        assert await read_at_start(4) == [1, 2, 3]
+        attempts[2] += records_of(JOB, 1, epoch=2, first=3)
+        messages = [one.data async for one in admin.messages(f"drainfsm.v1.{JOB}.*")]
+        found = [decode(data) for data in messages if data != LEAKED]
+        assert found == [one for epoch in (1, 2, 3) for one in attempts[epoch]]
+        await admin.close()
 
     asyncio.run(scene())
 

@@ -38,8 +38,8 @@ FAULTS = (
         ("a torn tail is not counted", "        self.dropped_bytes = len(data) - self._size", "        self.dropped_bytes = 0"),
     )),
     *faults_of("log/shipper.py", SHIPPER, (
-        ("the live journal is read as an earlier one", "epoch >= live.epoch", "epoch > live.epoch"),
-        ("journals of later attempts are shipped", "epoch >= live.epoch", "epoch == live.epoch"),
+        ("the live journal is read as an earlier one", "epoch < live.epoch", "epoch <= live.epoch"),
+        ("journals of later attempts are shipped", "epoch < live.epoch", "epoch != live.epoch"),
         ("the live journal is let go of", "                if shipment is not self._live:\n", "                if True:\n"),
         ("an outage is told for ever", "message not in reported and len(reported) < REPORTED_MAX", "message not in reported"),
         ("one message more is told", "len(reported) < REPORTED_MAX", "len(reported) <= REPORTED_MAX"),
@@ -47,6 +47,11 @@ FAULTS = (
         ("a connection is never suspect", "if failures % FAILURES_MAX == 0:", "if False:"),
         ("a damaged journal counts as shipped", "            and not self._damaged\n", ""),
         ("a conflict counts as shipped", "            and not any(shipment.conflict for shipment in self._shipments())\n", ""),
+    )),
+    *faults_of("log/shipped.py", ("tests/contracts/test_shipper_misfortunes.py",), (
+        ("what another stream has is taken for granted", "    if not stream or notes.stream != stream:", "    if not stream:"),
+        ("a stream that has lost records is believed", "        and note.message_count == counts.get(epoch)\n", ""),
+        ("a journal that has grown is not read", "        and note.journal_bytes == _size(path)\n", ""),
     )),
     *faults_of("log/frames.py", JOURNAL, (
         ("any file is a journal", "    if data[: len(MAGIC)] != MAGIC[: len(data)]:", "    if False:"),

@@ -35,7 +35,7 @@ class Refusing:
         self.appended: list[tuple[int, int]] = []
         self.link, self.closed = self, False
         self._tries, self._number, self._refuses = tries, number, refuses
-        self.forgets_after_ms = 1_000
+        self.forgets_after_ms, self.stream_created = 1_000, "now"
 
     async def ensure_stream(self, **_: Any) -> list[str]:
         self._tries.append(self._number)
@@ -66,7 +66,9 @@ class Scene:
         self.read: list[str] = []
         self._refuses, self._made = refuses, 0
         self.connection: Refusing
-        world = World(connect=self._connect, journals=self._journals, read_journal=self._records)
+        world = World(
+            connect=self._connect, journals=self._journals, read_journal=self._records, noted=False
+        )
         self.shipper = Shipper(
             server="nats://nobody",
             state_dir=state_dir,

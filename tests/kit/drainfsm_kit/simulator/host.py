@@ -75,5 +75,5 @@ def new_shipper(
         job_id=config.job,
         on_error=on_error,
         sync_always=True,
-        world=LogWorld(connect=universe.broker.connect),
+        world=LogWorld(connect=universe.broker.connect, noted=False),
     )
