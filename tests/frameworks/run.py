@@ -67,9 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - {NEWEST, LOWEST}:
         parser.error(f"{', '.join(sorted(unknown))}: choose {NEWEST}, {LOWEST}")
-    frameworks = [one for one in FRAMEWORKS if one.name == options.only] or [
-        one for one in FRAMEWORKS if not one.apart
-    ]
+    frameworks = [one for one in FRAMEWORKS if not one.apart]
+    if options.only:
+        frameworks = [one for one in FRAMEWORKS if one.name == options.only]
+        if not frameworks or options.only not in project()["optional-dependencies"]:
+            parser.error(
+                f"--only {options.only}: no framework that an extra installs; where one is "
+                "installed otherwise, run pytest tests/frameworks -k NAME"
+            )
     chosen = options.k or options.only
     names = options.names or ([NEWEST, LOWEST] if options.whole else [NEWEST])
     failed = []

@@ -41,8 +41,9 @@ else:
     native = NativeDcp(options=options, state={"app": plain}, data=data)
     start = native.start()
     loop = Loop(step_done=native.step_done, **common)
-if loop.run(start):
-    trace.finished(plain.model, plain.optimizer)
+whole = loop.run(start)
 if session is not None:
     session.close()
+if whole:
+    trace.finished(plain.model, plain.optimizer)
 dist.destroy_process_group()

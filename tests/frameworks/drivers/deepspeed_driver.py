@@ -104,8 +104,9 @@ else:
         torch.set_rng_state(saved["torch"])
         start = engine.global_steps
     loop = Loop(options=options, trace=trace, data=data, learn=learn, judge=judge, step_done=native)
-if loop.run(start):
-    trace.finished_as(digest())
+whole = loop.run(start)
 if session is not None:
     session.close()
+if whole:
+    trace.finished_as(digest())
 deepspeed.comm.destroy_process_group()

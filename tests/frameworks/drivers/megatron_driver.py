@@ -174,10 +174,11 @@ def main() -> None:
     else:
         start = resume_natively() if options.native_resume else 0
         loop = Loop(step_done=native, **common)
-    if loop.run(start):
-        trace.finished_as(digest())
+    whole = loop.run(start)
     if session is not None:
         session.close()
+    if whole:
+        trace.finished_as(digest())
     dist.destroy_process_group()
 
 

@@ -50,7 +50,9 @@ def train(session: drainfsm.Session, config: dict[str, Any]) -> None:
         native = NativeDcp(options=options, state={"app": plain}, data=data)
         start = native.start()
         loop = Loop(step_done=native.step_done, **common)
-    if loop.run(start):
+    whole = loop.run(start)
+    session.close()
+    if whole:
         trace.finished(plain.model, plain.optimizer)
 
 

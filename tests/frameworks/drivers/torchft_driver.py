@@ -77,10 +77,11 @@ else:
     native = NativeDcp(options=options, state=state, data=data)
     start = native.start()
     loop = Loop(step_done=native.step_done, **common)
-if loop.run(start):
-    trace.finished(plain.model, plain.optimizer)
+whole = loop.run(start)
 if session is not None:
     session.close()
+if whole:
+    trace.finished(plain.model, plain.optimizer)
 manager.shutdown(wait=False)
 dist.barrier()
 if lighthouse is not None:

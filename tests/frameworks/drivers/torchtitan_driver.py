@@ -197,7 +197,7 @@ if options.hook:
     if options.misuse == "drained_twice":
         drain(trainer)
 trainer.train()
+trainer.close()
 if trainer.step == options.epochs * options.steps_per_epoch:
     trace.finished(trainer.model_parts[0], next(iter(trainer.optimizers)))
-trainer.close()
 torch.distributed.destroy_process_group()
