@@ -1,7 +1,8 @@
-"""A file system of a drill's own, which can be made full: no user of the machine but the drill's
-job sees it, and it ends with the drill.
+"""File systems of a drill's own, which can be made full or made to hang: no user of the machine but
+the drill's job sees them, and they end with the drill.
 
-A namespace of mounts holds it, as root or, where the kernel lets users make namespaces, as anybody.
+A namespace of mounts holds them, as root or, where the kernel lets users make namespaces, as
+anybody.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from drainfsm.drills.errors import DrillError
@@ -18,11 +21,13 @@ mount -t tmpfs -o size=$2,mode=700 drainfsm-drill "$1" || exit
 echo ready
 while read -r size; do mount -o remount,size=$size "$1" && echo done || echo failed; done
 """
-"""What keeps the namespace: it mounts, and changes the size when it is told to."""
+"""Keeps the namespace of a small file system: mounts it, and changes its size when told to."""
 
 ENTER = 'cd "$1" && shift && exec "$@"'
 ROOM = "50%"
 """Of the memory: a limit, nothing is taken before it is written."""
+
+HANG, GO_ON = "hang", "go on"
 
 
 class DiskError(DrillError):
@@ -32,27 +37,34 @@ class DiskError(DrillError):
 class DrillDisk:
     """Covers a directory, for those that are started by ``command``."""
 
-    def __init__(self, directory: Path) -> None:
-        """Raises: DiskError: says what is missing."""
+    def __init__(self, directory: Path, holder: Sequence[str], *, seen: Path | None = None) -> None:
+        """``holder``: the command that mounts it and keeps it; ``seen``: where the files are for
+        everybody else, if that is somewhere.
+
+        Raises:
+            DiskError: says what is missing.
+        """
         self._directory = directory
         self._as_user = os.geteuid() != 0
         missing = [name for name in ("unshare", "nsenter", "mount") if not shutil.which(name)]
         if missing:
             raise DiskError(f"{', '.join(missing)} missing (util-linux)")
         user = ("--user", "--map-current-user", "--keep-caps") if self._as_user else ()
-        private = ("--mount", "--propagation", "private")
         self._holder = subprocess.Popen(
-            ["unshare", *user, *private, "sh", "-c", HOLDER, "sh", str(directory), ROOM],
+            ["unshare", *user, "--mount", "--propagation", "private", *holder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+        self.seen = seen or Path(f"/proc/{self._holder.pid}/root{directory}")
+        """What is in it, for everybody else."""
+
         if self._told() != "ready":
             self._holder.kill()
-            said = self._holder.communicate()[1].strip()
-            raise DiskError(said or "a namespace of mounts cannot be made")
+            said = self._holder.communicate()[1].strip().splitlines()
+            raise DiskError(said[-1] if said else "a namespace of mounts cannot be made")
 
     def _told(self) -> str:
         assert self._holder.stdout is not None
@@ -64,30 +76,60 @@ class DrillDisk:
         enter = ("nsenter", "--target", str(self._holder.pid), *user, "--mount", "--")
         return [*enter, "sh", "-c", ENTER, "sh", os.getcwd(), *command]
 
-    @property
-    def seen(self) -> Path:
-        """What is in it, for everybody else."""
-        return Path(f"/proc/{self._holder.pid}/root{self._directory}")
-
-    def fill(self) -> None:
-        """Not a byte more fits. Raises: DiskError."""
-        stat = os.statvfs(self.seen)
-        self._resize(str((stat.f_blocks - stat.f_bfree) * stat.f_frsize))
-
-    def free(self) -> None:
-        """As it was. Raises: DiskError."""
-        self._resize(ROOM)
-
-    def _resize(self, size: str) -> None:
+    def order(self, what: str) -> None:
+        """Raises: DiskError: the holder did not obey."""
         assert self._holder.stdin is not None
-        self._holder.stdin.write(f"{size}\n")
+        self._holder.stdin.write(f"{what}\n")
         self._holder.stdin.flush()
         if (told := self._told()) != "done":
-            raise DiskError(f"its size cannot be changed to {size}: {told}")
+            raise DiskError(f"the drill's file system did not obey {what!r}: {told}")
 
     def close(self) -> None:
         """Leaves a copy of what was in it where it was."""
         if self._holder.poll() is None:
-            shutil.copytree(self.seen, self._directory, dirs_exist_ok=True)
+            self._keep()
             self._holder.kill()
         self._holder.communicate()
+
+    def _keep(self) -> None:
+        shutil.copytree(self.seen, self._directory, dirs_exist_ok=True)
+
+
+class SmallDisk(DrillDisk):
+    """In memory; it can be made full."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises: DiskError."""
+        super().__init__(directory, ("sh", "-c", HOLDER, "sh", str(directory), ROOM))
+
+    def fill(self) -> None:
+        """Not a byte more fits. Raises: DiskError."""
+        stat = os.statvfs(self.seen)
+        self.order(str((stat.f_blocks - stat.f_bfree) * stat.f_frsize))
+
+    def free(self) -> None:
+        """As it was. Raises: DiskError."""
+        self.order(ROOM)
+
+
+class HangingDisk(DrillDisk):
+    """Another directory, seen through a file system that can be made to hang."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises: DiskError."""
+        behind = directory.with_name(f"{directory.name}.behind")
+        behind.mkdir(exist_ok=True)
+        program = (sys.executable, "-m", "drainfsm.drills.hanging_files")
+        super().__init__(directory, (*program, str(behind), str(directory)), seen=behind)
+
+    def hang(self) -> None:
+        """Whoever writes waits until it goes on, or until he is killed. Raises: DiskError."""
+        self.order(HANG)
+
+    def _keep(self) -> None:
+        self._directory.rmdir()
+        self.seen.rename(self._directory)
+
+    def go_on(self) -> None:
+        """Raises: DiskError."""
+        self.order(GO_ON)

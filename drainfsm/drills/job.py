@@ -145,10 +145,10 @@ class DrillJob:
         for directory in (self.store, self.cordoned):
             directory.mkdir(parents=True, exist_ok=True)
 
-    def put_store_on_own_disk(self) -> None:
+    def put_store_on(self, kind: Callable[[Path], DrillDisk]) -> None:
         """Where this machine has none for it, ``note`` says so."""
         try:
-            self.disk = DrillDisk(self.store)
+            self.disk = kind(self.store)
         except DiskError as error:
             self.note = f"no file system of its own: {error}"
 

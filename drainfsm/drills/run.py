@@ -75,8 +75,8 @@ def play(name: str, root: Path, settings: DrillSettings) -> Judged:
     scenario, began, problem, struck = SCENARIOS[name], time.monotonic(), "", False
     job = DrillJob(root, settings)
     try:
-        if scenario.own_disk:
-            job.put_store_on_own_disk()
+        if scenario.disk is not None:
+            job.put_store_on(scenario.disk)
         first = job.start(nats_url=NOBODY if name == "broker-down" else None)
         _trains(job)
         struck = scenario.play(job, first)

@@ -7,11 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.notice import Cause
+from drainfsm.drills.disk import DrillDisk, HangingDisk, SmallDisk
 from drainfsm.drills.job import POLL_S, DrillAttempt, DrillJob
 from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE
 
@@ -35,8 +37,8 @@ class Drilling(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[str, ...]
     """What may become of the save. What struck too late may also end as ``saved``."""
 
-    own_disk: bool = False
-    """The store lies on a file system of its own, where this machine has one to give."""
+    disk: Callable[[Path], DrillDisk] | None = None
+    """The file system that the store lies on, where this machine has one to give."""
 
     drains: bool = True
     """False: it gives no notice that ends the attempt, so there is no budget to keep."""
@@ -139,7 +141,20 @@ def _short_of_nothing(job: DrillJob, attempt: DrillAttempt) -> bool:
 
 
 def _slow_store(job: DrillJob, attempt: DrillAttempt) -> bool:
-    """Every write of the ranks hangs from the beginning of the save on."""
+    """Everybody who writes to it waits, agent and ranks."""
+    if not isinstance(job.disk, HangingDisk):
+        return _frozen_writers(job, attempt)
+    job.disk.hang()
+    try:
+        job.notify(in_s=job.settings.grace_s)
+        _ended(job, attempt)
+    finally:
+        job.disk.go_on()
+    return True
+
+
+def _frozen_writers(job: DrillJob, attempt: DrillAttempt) -> bool:
+    """Where no file system can hang: the ranks do, from the beginning of the save on."""
     before = job.generations()
     job.notify(in_s=job.settings.grace_s)
     _catch_save(job, attempt, before, periodic=False)
@@ -149,7 +164,7 @@ def _slow_store(job: DrillJob, attempt: DrillAttempt) -> bool:
 
 def _full_store(job: DrillJob, attempt: DrillAttempt) -> bool:
     """It takes nothing more, and what it has stays readable."""
-    if job.disk is None:
+    if not isinstance(job.disk, SmallDisk):
         return _blocked_store(job, attempt)
     job.disk.fill()
     try:
@@ -219,13 +234,16 @@ SCENARIOS: dict[str, Drilling] = {
     ),
     "broker-down": Drilling(title="the broker is down", play=_broker_down, decisions=("saved",)),
     "slow-store": Drilling(
-        title="the store hangs in the save", play=_slow_store, decisions=("abandoned",)
+        title="the store hangs",
+        play=_slow_store,
+        decisions=("abandoned", "skipped"),
+        disk=HangingDisk,
     ),
     "full-store": Drilling(
         title="the store takes nothing more",
         play=_full_store,
         decisions=("abandoned", "skipped"),
-        own_disk=True,
+        disk=SmallDisk,
     ),
     "old-attempt": Drilling(
         title="an old attempt wakes up", play=_old_wakes_up, decisions=LOST, drains=False

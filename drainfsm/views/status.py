@@ -77,6 +77,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     last_record_age_ms: int
     save_bytes: int
     sample_count: int
+    step_ms: int
+    """Longest step of the ranks, as far as the newest notice in the log tells; 0: none does."""
+
     blind: tuple[BlindSource, ...]
     """Sources that cannot tell now."""
 
@@ -98,7 +101,20 @@ def status(
         committed_unix_ms=committed_unix_ms,
         last_unix_ms=max((record.at_unix_ms for record in counted), default=None),
         windows_ms=windows_ms,
+        step_ms=_step_ms(logs),
     )
+
+
+def _step_ms(logs: Sequence[AttemptLog]) -> int:
+    """What the agents measure is on record with every notice, of attempts before as well."""
+    found = [
+        event.step_ms
+        for log in sorted(logs, key=lambda log: log.epoch)
+        for record in log.records
+        for event in record.events
+        if isinstance(event, e.NoticeReceived) and event.step_ms
+    ]
+    return found[-1] if found else 0
 
 
 def status_of(
@@ -109,6 +125,7 @@ def status_of(
     committed_unix_ms: int | None,
     last_unix_ms: int | None,
     windows_ms: Sequence[int] = (),
+    step_ms: int = 0,
 ) -> Status:
     """Of one attempt that is folded already. ``committed_unix_ms``: its own newest commit."""
     attempt, drain = state.attempt, state.drain
@@ -131,8 +148,9 @@ def status_of(
         last_record_age_ms=0 if last_unix_ms is None else now_unix_ms - last_unix_ms,
         save_bytes=attempt.load.save_bytes,
         sample_count=len(attempt.samples),
+        step_ms=step_ms,
         blind=blind,
-        answers=tuple(_answers(state, now_unix_ms, windows_ms)),
+        answers=tuple(_answers(state, now_unix_ms, windows_ms, step_ms)),
     )
 
 
@@ -149,7 +167,9 @@ def _folded(log: AttemptLog, counted: Sequence[Record]) -> tuple[State, int | No
     return state, committed_unix_ms
 
 
-def _answers(state: State, now_unix_ms: int, windows_ms: Sequence[int]) -> list[NoticeForecast]:
+def _answers(
+    state: State, now_unix_ms: int, windows_ms: Sequence[int], step_ms: int
+) -> list[NoticeForecast]:
     attempt = state.attempt
     if not attempt.started or not attempt.world_size or attempt.exit_code is not None:
         return []
@@ -163,6 +183,7 @@ def _answers(state: State, now_unix_ms: int, windows_ms: Sequence[int]) -> list[
             deadline_unix_ms=now_unix_ms + window_ms,
             clock_skew_ms=attempt.allowances.clock_skew_ms,
             stage=Stage.NOTICE,
+            step_ms=step_ms,
         )
         reason = "" if budget.fits else does_not_fit(budget)
         found.append(NoticeForecast(window_ms=window_ms, budget=budget, reason=reason))
@@ -190,6 +211,8 @@ def status_text(found: Status) -> Iterator[str]:
         room = one.budget.remaining_ms - one.budget.needed_ms
         why = one.reason or f"it leaves {span(room)} to spare"
         yield f"  a notice of {span(one.window_ms)} would be {word}, because {why}"
+    if found.answers and found.step_ms:
+        yield f"  (steps took up to {span(found.step_ms)} at the last notice in the log)"
     if found.answers and not found.sample_count:
         yield "  (no save is on record yet: sizes and times are assumed)"
 

@@ -164,3 +164,16 @@ def test_without_a_job_it_is_the_only_one_here(
     assert "job job, attempt 1: running" in said.out
     assert "a notice of 10.0 min would be saved, because it leaves" in said.out
     assert "which job? give --job; there are job, other" in said.err
+
+
+def test_steps_as_long_as_at_the_last_notice_count() -> None:
+    """Two steps of 40 s leave no room in a window that would do for short ones."""
+    before, now = Scenario(epoch=1), Scenario(epoch=2)
+    before.when(replace(before.notice(in_ms=600_000, hard=False), step_ms=40_000))
+    now.wait(1_000).when(committed(now, step=40))
+    assert of(now, 60_000).answers[0].reason == ""
+    logs = by_attempt([*before.history, *now.history])
+    found = status(logs, now_unix_ms=now.now_unix_ms, windows_ms=[60_000])
+    assert found.step_ms == 40_000
+    assert found.answers[0].reason != ""
+    assert "steps took up to 40.0 s" in "\n".join(status_text(found))
