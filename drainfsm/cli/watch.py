@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import re
+import select
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -85,14 +86,31 @@ async def _watch(arguments: argparse.Namespace) -> int:
     running = asyncio.ensure_future(reader.run())
     try:
         if not arguments.json and sys.stdout.isatty():
-            return await _Terminal(reader).run()
+            return await _Terminal(reader).run(running)
         while True:
-            await reader.changed.wait()
-            reader.changed.clear()
-            _print(reader, as_json=arguments.json)
-            await asyncio.sleep(CHANGES_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CHANGES_S):
+                    await reader.changed.wait()
+            if running.done():
+                running.result()
+            if _nobody_reads():
+                raise BrokenPipeError
+            if reader.changed.is_set():
+                reader.changed.clear()
+                _print(reader, as_json=arguments.json)
+                await asyncio.sleep(CHANGES_S)
     finally:
         running.cancel()
+
+
+def _nobody_reads() -> bool:
+    """The program behind the pipe (`| head`) has enough; without changes no write would tell."""
+    pipe = select.poll()
+    try:
+        pipe.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLNVAL) for _, event in pipe.poll(0))
+    except (OSError, ValueError):
+        return True
 
 
 def _print(reader: Reader, *, as_json: bool) -> None:
@@ -142,7 +160,8 @@ class _Terminal:
         self._key = asyncio.Event()
         self._over = False
 
-    async def run(self) -> int:
+    async def run(self, reading: asyncio.Future[None]) -> int:
+        """Until somebody quits, or nothing can be read any more."""
         from rich.live import Live
 
         with (
@@ -155,6 +174,8 @@ class _Terminal:
                     async with asyncio.timeout(FRAME_S):
                         await self._key.wait()
                 self._key.clear()
+                if reading.done():
+                    reading.result()
         return 0
 
     def _frame(self) -> Text:

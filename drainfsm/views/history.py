@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,12 +40,25 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return [record for log in self.logs for record in log.records]
 
 
+def refuse_device(path: Path) -> None:
+    """Some have no end, and none holds a log. What is not there is for others to say.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    with contextlib.suppress(OSError):
+        kind = path.stat().st_mode
+        if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
+            raise ConfigError(f"--file {path}: it is a device, not a file")
+
+
 def read_file(path: Path) -> History:
     """An exported file, less what is not a record, or a journal up to its damage.
 
     Raises:
         ConfigError: there is no such file.
     """
+    refuse_device(path)
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -27,6 +27,7 @@ from drainfsm.views.history import (
     by_attempt,
     read_file,
     read_journals,
+    refuse_device,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def jobs_of_state_dir(state_dir: Path) -> Iterator[History]:
 
 def jobs_of_file(path: Path) -> Iterator[History]:
     """Raises: ConfigError: there is no such file."""
+    refuse_device(path)
     try:
         with path.open("rb") as file:
             if file.read(len(JOURNAL_MAGIC)) == JOURNAL_MAGIC:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from drainfsm.core.text import printable
@@ -37,8 +38,12 @@ class TraceFollower:
         reading = asyncio.ensure_future(self._reader.run())
         try:
             while True:
-                await self._reader.changed.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S):
+                        await self._reader.changed.wait()
                 self._reader.changed.clear()
+                if reading.done():
+                    reading.result()
                 self._tell_stale()
                 while not await self._send_all():
                     await asyncio.sleep(RETRY_S)

@@ -178,10 +178,10 @@ class Reader:
 
     async def _watch_link(self, link: Link) -> None:
         while True:
-            if link.connected:
-                self._fresh()
-            else:
+            if not link.connected:
                 self._stale("the server is away")
+            elif self.stale_since_unix_ms is not None:
+                self._fresh()
             await asyncio.sleep(POLL_S)
 
     def _take(self, data: bytes, sequence: int) -> None:

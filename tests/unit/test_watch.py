@@ -207,6 +207,35 @@ def test_once_for_people_and_for_scripts(
     assert main(["watch", "--once"]) == 2
 
 
+def test_devices_are_no_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for argv in (["watch", "--once"], ["explain"], ["report", "--all"], ["verify"]):
+        assert main([*argv, "--file", "/dev/zero"]) == 2, argv
+        assert "/dev/zero: it is a device" in capsys.readouterr().err
+
+
+def test_a_pipe_whose_reader_is_gone_ends_it_though_nothing_changes(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "drainfsm", "watch", "--json", "--file", str(log(tmp_path))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        assert json.loads(process.stdout.readline())["job_id"] == "job"
+        process.stdout.close()
+        assert process.wait(60) == 141
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
 def test_keys_on_a_real_terminal(tmp_path: Path) -> None:
     main_end, other_end = pty.openpty()
     process = subprocess.Popen(
@@ -221,9 +250,9 @@ def test_keys_on_a_real_terminal(tmp_path: Path) -> None:
         _read_until(main_end, b"drainfsm watch")
         os.write(main_end, b"e")
         _read_until(main_end, b"Outcome")
-        os.write(main_end, b"q")
-        _read_until(main_end, b"choose")
-        os.write(main_end, b"q")
+        os.write(main_end, b"q\x1b[B\x1b[Aff")  # several at once, over a slow line
+        _read_until(main_end, b"filter: notices")
+        os.write(main_end, b"jq")
         assert process.wait(60) == 0
     finally:
         process.kill()
