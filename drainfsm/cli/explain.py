@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         return report_damage(history)
     for replay in found:
         final = replay.final
-        print(f"job {final.job_id}, attempt {final.epoch}" + _odd(final.lost))
+        print(f"job {printable(final.job_id)}, attempt {final.epoch}" + _odd(final.lost))
         for line in explain(replay.counted):
             print(f"  {printable(line, chars_max=LINE_CHARS_MAX)}")
     for line in _decisions(arguments):

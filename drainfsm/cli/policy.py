@@ -17,6 +17,7 @@ from drainfsm.cli.options import Parser
 from drainfsm.cli.settings import Settings, default_values, load_settings
 from drainfsm.cli.stores import store_of
 from drainfsm.core.foreign import read_json
+from drainfsm.core.text import printable
 from drainfsm.errors import ConfigError, DrainfsmError
 from drainfsm.policy.decisions import record_decision
 from drainfsm.policy.events import (
@@ -223,7 +224,7 @@ def _show(decision: Decision, *, as_json: bool) -> None:
     if as_json:
         _print_json(decision)
     else:
-        print("\n".join(explain_decision(decision)))
+        print("\n".join(printable(line, chars_max=4_000) for line in explain_decision(decision)))
 
 
 def _print_json(value: object) -> None:

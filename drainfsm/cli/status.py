@@ -13,6 +13,7 @@ import msgspec
 from drainfsm.cli.logs import WHERE, add_log_options, read_history, report_damage
 from drainfsm.cli.options import Parser
 from drainfsm.cli.settings import load_settings
+from drainfsm.core.text import printable
 from drainfsm.errors import ConfigError
 from drainfsm.log.journal import job_names
 from drainfsm.runtime.clock import Clock
@@ -96,7 +97,8 @@ def _print_stream(state_dir: str | None, job: str) -> None:
     print(f"  its log is at {public(info.nats_url)}: {info.stream}, subjects {info.subjects}")
     if info.websocket_url:
         print(f"    for browsers: {public(info.websocket_url)}")
-    print(f"    (with their token, where they have one: {run_info_path(settings.state_dir, job)})")
+    where = printable(str(run_info_path(settings.state_dir, job)))
+    print(f"    (with their token, where they have one: {where})")
     if info.ends_with_attempt:
         print("    This server ends with its attempt; the journals outlive it, and are followed by")
-        print(f"    drainfsm watch --job {job}, and by drainfsm serve.")
+        print(f"    drainfsm watch --job {printable(job)}, and by drainfsm serve.")

@@ -115,7 +115,8 @@ def _title(projection: Projection, feed: Feed, now_unix_ms: int) -> Text:
 
 
 def _job(status: Status, job: JobProjection, now_unix_ms: int, *, chosen: bool) -> Text:
-    text = Text(f"{'>' if chosen else ' '} {status.job_id}/{status.epoch}  ", "bold" * chosen)
+    name = f"{printable(status.job_id)}/{status.epoch}"
+    text = Text(f"{'>' if chosen else ' '} {name}  ", "bold" * chosen)
     style = ""
     if status.remaining_ms is not None:
         style = "red" if status.remaining_ms < 30_000 else "yellow"

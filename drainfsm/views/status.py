@@ -192,7 +192,7 @@ def _answers(
 
 def status_text(found: Status) -> Iterator[str]:
     """One screen. What comes from others is escaped."""
-    yield f"job {found.job_id}, attempt {found.epoch}: {headline(found)}"
+    yield f"job {printable(found.job_id)}, attempt {found.epoch}: {headline(found)}"
     ranks = f"{found.world_size} ranks" if found.world_size else "ranks are not all there yet"
     yield f"  {found.node_count} node(s), {ranks}; last record {span(found.last_record_age_ms)} ago"
     if found.committed_step is None:
@@ -218,10 +218,11 @@ def status_text(found: Status) -> Iterator[str]:
 
 
 def headline(found: Status) -> str:
+    """What comes from others is escaped."""
     if found.drain_id is not None and found.remaining_ms is not None:
         left = span(abs(found.remaining_ms))
         when = f"{left} to its deadline" if found.remaining_ms >= 0 else f"{left} past its deadline"
-        return f"drain {found.drain_id} is {found.phase}, {when}"
+        return f"drain {printable(found.drain_id)} is {found.phase}, {when}"
     if found.exit_code is not None:
         return f"ended with exit code {found.exit_code}"
     if found.fenced_by is not None:

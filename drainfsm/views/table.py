@@ -27,7 +27,7 @@ HEADING = f"{'time (UTC)':13}{'to deadline':>12}  {'state':11}event"
 def table(replay: AttemptReplay) -> Iterator[str]:
     """Heading, one entry an event, and how it ended."""
     final = replay.final
-    yield f"job {final.job_id}, attempt {final.epoch}"
+    yield f"job {printable(final.job_id)}, attempt {final.epoch}"
     if replay.lines:
         yield HEADING
     day = ""

@@ -292,3 +292,22 @@ def test_journals_that_grow_are_read_on_and_those_that_were_replaced_anew(tmp_pa
     assert reader.projection.unreadable_count == 1
     reader.poll()
     assert reader.projection.unreadable_count == 1
+
+
+@pytest.mark.parametrize("argv", [["watch", "--once"], ["status"], ["replay"], ["explain"],
+                                  ["report"], ["report", "--all"], ["policy", "cascades"],
+                                  ["explain", "--markdown"], ["verify"]])  # fmt: skip
+def test_the_name_of_a_job_is_no_escape_sequence(
+    argv: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Logs are written by whoever may write to the stream."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(encode_lines(draining("red\x1b[31m\u202eevil").history))
+    main([*argv, "--file", str(path)])
+    printed = capsys.readouterr()
+    assert printed.out
+    assert not {"\x1b", "\u202e"} & set(printed.out + printed.err)

@@ -88,6 +88,19 @@ class Told:
         if late or (high_ms is not None and true_ms > high_ms + off_ms):
             self.age_off.append(f"{where}: {low_ms} to {high_ms} ms told, {true_ms} ms true")
 
+    @property
+    def notices_made_up(self) -> int:
+        """Losses that are told to have been announced, and were not."""
+        return sum(not told and true for told, true in self.missed)
+
+    @property
+    def steps_made_up(self) -> int:
+        return sum(told and not true for told, true in self.healthy)
+
+    @property
+    def restores_off(self) -> int:
+        return sum(told != true for told, true in self.restore_ms)
+
     def lines(self) -> Iterator[str]:
         """A table; durations as p50 / p95 / max. Below it, what differs."""
         yield f"{self.attempt_count} attempts"
@@ -105,6 +118,10 @@ class Told:
         ):
             texts = [f"{_text(pair[side] for pair in pairs):>24}" for side in (0, 1)]
             yield f"{name:28}{len(pairs):>6}{''.join(texts)}"
+        yield (
+            f"made up: {self.notices_made_up} notices, {self.steps_made_up} first steps; restores "
+            f"that differ: {self.restores_off}"
+        )
         for name, off in (("requeue delay", self.requeue_off), ("age", self.age_off)):
             yield from (f"  {name}, {one}" for one in off)
 
