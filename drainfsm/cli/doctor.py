@@ -81,6 +81,9 @@ def parser() -> Parser:
         help="start CMD for a moment, up to so long, to see whom a signal reaches",
     )
     made.add_argument("--json", action="store_true", help="one JSON object")
+    made.add_argument(
+        "--fix-none", action="store_true", help="change nothing: the default, and all that there is"
+    )
     return made
 
 

@@ -27,6 +27,7 @@ ENTER = 'cd "$1" && shift && exec "$@"'
 ROOM = "50%"
 """Of the memory: a limit, nothing is taken before it is written."""
 
+FILL_TRIES = 100
 HANG, GO_ON = "hang", "go on"
 
 
@@ -103,9 +104,16 @@ class SmallDisk(DrillDisk):
         super().__init__(directory, ("sh", "-c", HOLDER, "sh", str(directory), ROOM))
 
     def fill(self) -> None:
-        """Not a byte more fits. Raises: DiskError."""
-        stat = os.statvfs(self.seen)
-        self.order(str((stat.f_blocks - stat.f_bfree) * stat.f_frsize))
+        """Not a byte more fits, though it is written to meanwhile. Raises: DiskError."""
+        for tries_left in range(FILL_TRIES, 0, -1):
+            stat = os.statvfs(self.seen)
+            try:
+                self.order(str((stat.f_blocks - stat.f_bfree) * stat.f_frsize))
+            except DiskError:
+                if tries_left == 1:
+                    raise
+            else:
+                return
 
     def free(self) -> None:
         """As it was. Raises: DiskError."""

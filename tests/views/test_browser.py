@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ WAIT_MS = 60_000
 PHONE, DESK = {"width": 390, "height": 800}, {"width": 1280, "height": 900}
 MARKUP = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
 SKIPPED = Path(__file__).parents[1] / "replay/histories/notify_one_node_skipped_exited.jsonl"
+DEMO = Path(__file__).parent / "data/demo.jsonl"
 SHOTS = os.environ.get("SCREENSHOTS", "")
 expect.set_options(timeout=WAIT_MS)
 
@@ -142,6 +144,31 @@ def test_the_postmortem_of_a_skipped_save(opened: Callable[..., Page]) -> None:
         expect(page.locator("#moment")).to_contain_text("exited")
         accessible(page)
         shot(page, "serve-postmortem")
+
+
+def test_the_demo_s_drain_while_it_is_saved(opened: Callable[..., Page], tmp_path: Path) -> None:
+    """The log of `make demo` up to there, as if it were now."""
+    lines, now_unix_ms = [], time.time_ns() // 1_000_000
+    for line in DEMO.read_bytes().splitlines(keepends=True):
+        lines.append(line)
+        if b"save_started" in line:
+            break
+    later_ms = now_unix_ms - int(re.findall(rb'"at_unix_ms":(\d+)', lines[-1])[0])
+    path = tmp_path / "demo.jsonl"
+    path.write_bytes(
+        re.sub(
+            rb'(unix_ms":)(\d+)',
+            lambda found: found[1] + str(int(found[2]) + later_ms).encode(),
+            b"".join(lines),
+        )
+    )
+    with served("--file", str(path), "--listen", "127.0.0.1:0") as server:
+        page = opened()
+        page.goto(f"{server.url}/jobs/demo")
+        expect(page.locator("#countdown")).to_be_visible()
+        expect(page.locator("#ranks-told")).to_contain_text("4")
+        accessible(page)
+        shot(page, "serve-demo")
 
 
 def writer(directory: Path, scenario: Scenario) -> Journal:
