@@ -45,6 +45,9 @@ FRAME_S = 0.25
 CHANGES_S = 1.0
 PLAIN_WIDTH, PLAIN_HEIGHT = 100, 40
 UP, DOWN = ("k", "\x1b[A", "\x1bOA"), ("j", "\x1b[B", "\x1bOB")
+DUMB = ("dumb", "unknown")
+"""Terminals that cannot be drawn on: there the view is printed at every change."""
+
 PAGES = {"\x1b[5~": -1, "\x1b[6~": 1, " ": 1}
 KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 """Several keys may come at once, over a slow line."""
@@ -85,7 +88,7 @@ async def _watch(arguments: argparse.Namespace) -> int:
         return 0
     running = asyncio.ensure_future(reader.run())
     try:
-        if not arguments.json and sys.stdout.isatty():
+        if not arguments.json and sys.stdout.isatty() and os.environ.get("TERM") not in DUMB:
             return await _Terminal(reader).run(running)
         while True:
             with contextlib.suppress(TimeoutError):

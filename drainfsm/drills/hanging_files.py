@@ -34,13 +34,13 @@ NOSUID_NODEV = 2 | 4
 ROOT = 1
 
 
-class Request(NamedTuple):
+class FileRequest(NamedTuple):
     number: int
     node: int
     body: bytes
 
 
-class Nodes:
+class FileNumbers:
     """Files by the numbers that the kernel knows them by. A number is given once, and kept."""
 
     def __init__(self, behind: str) -> None:
@@ -79,12 +79,12 @@ class HangingFiles:
 
     def __init__(self, device: int, behind: str) -> None:
         self._device = device
-        self._nodes = Nodes(behind)
+        self._nodes = FileNumbers(behind)
         self._goes_on = threading.Event()
         self._goes_on.set()
         self._interrupted: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
-        self._answers: dict[int, Callable[[Request], bytes]] = {
+        self._answers: dict[int, Callable[[FileRequest], bytes]] = {
             1: self._lookup, 3: self._getattr, 4: self._setattr, 9: self._mkdir, 10: self._unlink,
             11: self._rmdir, 12: self._rename, 13: self._link, 14: self._open, 15: self._read,
             16: self._write, 17: self._statfs, 18: self._release, 20: self._fsync, 25: _nothing,
@@ -111,9 +111,9 @@ class HangingFiles:
                     continue  # it was interrupted before it was read
                 return
             _, opcode, number, node, *_ = FORMAT_IN.unpack_from(data)
-            self._serve(opcode, Request(number, node, data[FORMAT_IN.size :]))
+            self._serve(opcode, FileRequest(number, node, data[FORMAT_IN.size :]))
 
-    def _serve(self, opcode: int, request: Request) -> None:
+    def _serve(self, opcode: int, request: FileRequest) -> None:
         if opcode in (2, 42):  # forget, of one or many: no answer
             return
         if opcode == 36:
@@ -159,7 +159,7 @@ class HangingFiles:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _init(self, request: Request) -> bytes:
+    def _init(self, request: FileRequest) -> bytes:
         major, _, readahead, _ = struct.unpack_from("<IIII", request.body)
         head = struct.pack("<IIIIHHII", major, MINOR, readahead, 0, 64, 48, MAX_WRITE, 1)
         return head + bytes(64 - len(head))
@@ -171,13 +171,13 @@ class HangingFiles:
         found = os.lstat(path)
         return ENTRY.pack(self._nodes.number(path), 0, 0, 0, 0, 0) + _attributes(found)
 
-    def _lookup(self, request: Request) -> bytes:
+    def _lookup(self, request: FileRequest) -> bytes:
         return self._entry(self._below(request.node, request.body))
 
-    def _getattr(self, request: Request) -> bytes:
+    def _getattr(self, request: FileRequest) -> bytes:
         return struct.pack("<QII", 0, 0, 0) + _attributes(os.lstat(self._nodes.path(request.node)))
 
-    def _setattr(self, request: Request) -> bytes:
+    def _setattr(self, request: FileRequest) -> bytes:
         valid, _, _, size, _, atime, mtime, _ = struct.unpack_from("<IIQQQQQQ", request.body)
         mode = struct.unpack_from("<I", request.body, 68)[0]
         path = self._nodes.path(request.node)
@@ -189,25 +189,25 @@ class HangingFiles:
             os.utime(path, (atime, mtime))
         return self._getattr(request)
 
-    def _mkdir(self, request: Request) -> bytes:
+    def _mkdir(self, request: FileRequest) -> bytes:
         mode, umask = struct.unpack_from("<II", request.body)
         path = self._below(request.node, request.body[8:])
         os.mkdir(path, mode & ~umask)
         return self._entry(path)
 
-    def _unlink(self, request: Request) -> bytes:
+    def _unlink(self, request: FileRequest) -> bytes:
         path = self._below(request.node, request.body)
         os.unlink(path)
         self._nodes.gone(path)
         return b""
 
-    def _rmdir(self, request: Request) -> bytes:
+    def _rmdir(self, request: FileRequest) -> bytes:
         path = self._below(request.node, request.body)
         os.rmdir(path)
         self._nodes.gone(path)
         return b""
 
-    def _rename(self, request: Request, skip: int = 8) -> bytes:
+    def _rename(self, request: FileRequest, skip: int = 8) -> bytes:
         (directory,) = struct.unpack_from("<Q", request.body)
         old, new, _ = request.body[skip:].split(bytes(1), 2)
         source, target = self._below(request.node, old), self._below(directory, new)
@@ -216,45 +216,45 @@ class HangingFiles:
         self._nodes.moved(source, target)
         return b""
 
-    def _rename2(self, request: Request) -> bytes:
+    def _rename2(self, request: FileRequest) -> bytes:
         if struct.unpack_from("<QI", request.body)[1]:
             raise OSError(errno.EINVAL, "flags")
         return self._rename(request, skip=16)
 
-    def _link(self, request: Request) -> bytes:
+    def _link(self, request: FileRequest) -> bytes:
         (old,) = struct.unpack_from("<Q", request.body)
         path = self._below(request.node, request.body[8:])
         os.link(self._nodes.path(old), path)
         return self._entry(path)
 
-    def _open(self, request: Request) -> bytes:
+    def _open(self, request: FileRequest) -> bytes:
         flags = struct.unpack_from("<I", request.body)[0] & ~(os.O_CREAT | os.O_EXCL | os.O_NOCTTY)
         return struct.pack("<QII", os.open(self._nodes.path(request.node), flags), 0, 0)
 
-    def _create(self, request: Request) -> bytes:
+    def _create(self, request: FileRequest) -> bytes:
         flags, mode, umask, _ = struct.unpack_from("<IIII", request.body)
         path = self._below(request.node, request.body[16:])
         handle = os.open(path, flags | os.O_CREAT, mode & ~umask)
         return self._entry(path) + struct.pack("<QII", handle, 0, 0)
 
-    def _read(self, request: Request) -> bytes:
+    def _read(self, request: FileRequest) -> bytes:
         handle, offset, size, *_ = READ_WRITE.unpack_from(request.body)
         return os.pread(handle, size, offset)
 
-    def _write(self, request: Request) -> bytes:
+    def _write(self, request: FileRequest) -> bytes:
         handle, offset, size, *_ = READ_WRITE.unpack_from(request.body)
         data = request.body[READ_WRITE.size : READ_WRITE.size + size]
         return struct.pack("<II", os.pwrite(handle, data, offset), 0)
 
-    def _release(self, request: Request) -> bytes:
+    def _release(self, request: FileRequest) -> bytes:
         os.close(struct.unpack_from("<Q", request.body)[0])
         return b""
 
-    def _fsync(self, request: Request) -> bytes:
+    def _fsync(self, request: FileRequest) -> bytes:
         os.fsync(struct.unpack_from("<Q", request.body)[0])
         return b""
 
-    def _fsyncdir(self, request: Request) -> bytes:
+    def _fsyncdir(self, request: FileRequest) -> bytes:
         handle = os.open(self._nodes.path(request.node), os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
@@ -262,10 +262,10 @@ class HangingFiles:
             os.close(handle)
         return b""
 
-    def _opendir(self, request: Request) -> bytes:
+    def _opendir(self, request: FileRequest) -> bytes:
         return struct.pack("<QII", 0, 0, 0)
 
-    def _readdir(self, request: Request) -> bytes:
+    def _readdir(self, request: FileRequest) -> bytes:
         _, offset, size, *_ = READ_WRITE.unpack_from(request.body)
         names, found = sorted(os.listdir(self._nodes.path(request.node))), b""
         for at, name in enumerate(names[offset:], start=offset + 1):
@@ -277,13 +277,13 @@ class HangingFiles:
             found += one
         return found
 
-    def _statfs(self, request: Request) -> bytes:
+    def _statfs(self, request: FileRequest) -> bytes:
         found = os.statvfs(self._nodes.path(ROOT))
         counts = (found.f_blocks, found.f_bfree, found.f_bavail, found.f_files, found.f_ffree)
         return struct.pack("<5Q4I24s", *counts, found.f_bsize, 255, found.f_frsize, 0, bytes(24))
 
 
-def _nothing(request: Request) -> bytes:
+def _nothing(request: FileRequest) -> bytes:
     return b""
 
 

@@ -50,7 +50,7 @@ SEEN_AFTER_MS = 40
 class Terminal:
     """A program on a terminal of a size, and what stands on its screen."""
 
-    def __init__(self, *argv: str, width: int, height: int) -> None:
+    def __init__(self, *argv: str, width: int, height: int, term: str = "xterm") -> None:
         self._end, other = pty.openpty()
         self._screen = pyte.Screen(width, height)
         self._stream = pyte.ByteStream(self._screen)
@@ -61,7 +61,7 @@ class Terminal:
             stdin=other,
             stdout=other,
             stderr=other,
-            env={k: v for k, v in os.environ.items() if k not in plain} | {"TERM": "xterm"},
+            env={k: v for k, v in os.environ.items() if k not in plain} | {"TERM": term},
             start_new_session=True,
         )
         os.close(other)
@@ -96,8 +96,10 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def watching(*argv: str, width: int = 80, height: int = 24) -> Iterator[Terminal]:
-    terminal = Terminal("watch", *argv, width=width, height=height)
+def watching(
+    *argv: str, width: int = 80, height: int = 24, term: str = "xterm"
+) -> Iterator[Terminal]:
+    terminal = Terminal("watch", *argv, width=width, height=height, term=term)
     try:
         yield terminal
     finally:
@@ -174,6 +176,11 @@ def test_a_long_attempt_is_explained_from_its_log(tmp_path: Path) -> None:
         terminal.type("e")
         terminal.until("Attempt 1")
         terminal.until("Outcome: ")
+
+
+def test_a_terminal_that_cannot_be_drawn_on_is_printed_to() -> None:
+    with watching("--file", str(DEMO), width=120, term="dumb") as terminal:
+        terminal.until("> demo/3  ended with exit code 0")
 
 
 # --- pictures -----------------------------------------------------------------------------------
