@@ -26,11 +26,14 @@ settings.register_profile("unshrunk", settings(), phases=(Phase.explicit, Phase.
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests share a worker, and so do all that want a Slurm cluster: two clusters would
-    give the same ids, and so the same ports, to their jobs."""
+    give the same ids, and so the same ports, to their jobs. A framework's tests of one sharding
+    share what they compare with, and the frameworks run beside each other."""
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith("tests/frameworks/"):
+                return "-".join(nodeid.removesuffix("]").rpartition("[")[2].split("-")[-2:])
             slurm = nodeid.startswith("tests/slurm/")
             return "tests/slurm" if slurm else super()._split_scope(nodeid)
 

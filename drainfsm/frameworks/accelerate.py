@@ -169,6 +169,7 @@ class Loop:
         self._saving = True
         try:
             self._accelerator.save_state(str(directory))
+            self._accelerator.wait_for_everyone()  # every rank writes the gradient scaler's file
         finally:
             self._saving = False
         write_rank_state(directory, self.session.rank, epoch=self._epoch, batches=self.batches_done)

@@ -17,6 +17,7 @@ from drainfsm.core import events as e
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm_kit.framework_contract import (
     INSTALLED,
+    PATIENCE_S,
     QUICK,
     SCENARIOS,
     SCOPE,
@@ -30,6 +31,7 @@ from drainfsm_kit.framework_driver import Options
 from drainfsm_kit.frameworks import FRAMEWORKS
 from drainfsm_kit.running import RunningJob, running_job
 
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)
 WHOLE = os.environ.get(SCOPE) != "quick"
 CASES = [
     (one, sharding)
@@ -67,7 +69,7 @@ def whole_run(
 ) -> Path:
     key = (framework.name, sharding)
     if key not in made:
-        with running_job(directory / "whole", nats="") as job:
+        with running_job(directory / "whole", nats="", wait_s=PATIENCE_S) as job:
             story = Story(framework, directory / "whole", job, sharding)
             story.run_to_the_end()
             made[key] = story.out
@@ -167,7 +169,7 @@ def test_a_wrong_use_ends_with_an_error_that_says_what_to_do(story: Story, misus
     if wrong.after_drain:
         story.drain_at(Point("batch:0:2", (1,)))
     agent = story.start(story.options(misuse=misuse), settings=wrong.settings)
-    assert agent.wait() not in (0, 75), story.told()
+    assert agent.wait(PATIENCE_S) not in (0, 75), story.told()
     (said, *_) = re.findall(rf"^.*errors\.{wrong.error}: (.*)$", agent.output(), re.MULTILINE)
     assert wrong.says in said
 

@@ -53,9 +53,10 @@ class Native:
         for batch in rest:
             yield batch
             self.batches_done += 1
-            self.steps += self.accelerator.sync_gradients
-            saves = self.options.native_save_at and not self.options.native_resume
-            if saves and self.steps == self.options.native_save_at:
+            if not self.accelerator.sync_gradients:
+                continue
+            self.steps += 1
+            if self.steps == self.options.native_save_at and not self.options.native_resume:
                 self.accelerator.save_state(self.options.native)
 
 

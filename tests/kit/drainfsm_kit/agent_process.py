@@ -66,10 +66,10 @@ class Agent:
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
-    def wait(self) -> int:
+    def wait(self, wait_s: float = WAIT_S) -> int:
         """Its exit code."""
         try:
-            return self.process.wait(WAIT_S)
+            return self.process.wait(wait_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the agent does not end; it said:\n{self.output()}") from None
 

@@ -33,6 +33,9 @@ INSTALLED = "DRAINFSM_TEST_FRAMEWORKS"
 SCOPE = "DRAINFSM_TEST_SCOPE"
 """Environment variable: ``quick``, one scenario of each framework; else every one."""
 
+PATIENCE_S = 900.0
+"""Two Pythons with a framework take minutes to start, on a machine with many guests."""
+
 RANKS = 2
 ONLY_DRAINS = CheckpointSettings()
 NOTICE_S = 240.0
@@ -185,7 +188,7 @@ class Story:
             self.job.notify(in_s=NOTICE_S, native_id=f"notice-{self.epoch}")
         self.job.wait_for(e.StopStepAgreed, epoch=self.epoch)
         self.go(point.name)
-        assert agent.wait() == 75, self.told()
+        assert agent.wait(PATIENCE_S) == 75, self.told()
         published = self.job.find(e.ManifestPublished, self.epoch)
         assert len(published) == 1, self.told()
         exited = self.job.find(e.Exited, self.epoch)[0]
@@ -195,7 +198,7 @@ class Story:
 
     def run_to_the_end(self, *, settings: CheckpointSettings = ONLY_DRAINS) -> None:
         agent = self.start(self.options(), settings=settings)
-        assert agent.wait() == 0, self.told()
+        assert agent.wait(PATIENCE_S) == 0, self.told()
 
     def wait_for_ranks_at(self, point: str) -> None:
         files = [self.out / f"paused-{point}-{rank}" for rank in range(RANKS)]

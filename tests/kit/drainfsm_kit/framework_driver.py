@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 
 WIDTH = 16
-WAIT_S = 300.0
+WAIT_S = 900.0
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ FRAMEWORKS = (
     Framework(
         name="lightning",
         packages=("lightning",),
+        native_exact=False,  # Lightning keeps no random states
         misuses={
             "restore_forgotten": Misuse("NotRestoredError", "ckpt_path=", after_drain=True),
             "saves_doubled": Misuse(
@@ -48,6 +49,7 @@ FRAMEWORKS = (
     Framework(
         name="accelerate",
         packages=("accelerate",),
+        native_exact=False,  # the loader draws from the random states that load_state has set
         misuses={
             "not_prepared": Misuse("ConfigError", "after accelerator.prepare"),
             "restore_forgotten": Misuse("ConfigError", "for epoch in loop.epochs"),

@@ -57,9 +57,11 @@ class RunningJob:
         nnodes: int = 1,
         nats: str = "nats://127.0.0.1:9",
         store: str = "",
+        wait_s: float = WAIT_S,
     ) -> None:
         """``nats``: by default an address where nobody answers; empty: the embedded server.
-        ``store``: URL of another store than a directory of the job's own."""
+        ``store``: URL of another store than a directory of the job's own. ``wait_s``: how long
+        ``wait`` waits."""
         self.directory = directory
         self.job = f"job-{secrets.token_hex(4)}"
         self.store = directory / "store"
@@ -69,6 +71,7 @@ class RunningJob:
         self.trace.mkdir(parents=True, exist_ok=True)
         self.nnodes = nnodes
         self.nats = nats
+        self.wait_s = wait_s
         self.token = secrets.token_hex(8)
         self.coordinator = f"127.0.0.1:{free_port()}" if nnodes > 1 else ""
         self.allowances, self.grace_s = QUICK, 20.0
@@ -182,7 +185,7 @@ class RunningJob:
         return self._wait(found, what, agents_run=False)
 
     def _wait(self, found: Callable[[], R | None], what: str, *, agents_run: bool) -> R:
-        give_up = time.monotonic() + WAIT_S
+        give_up = time.monotonic() + self.wait_s
         while time.monotonic() < give_up:
             over = all(agent.process.poll() is not None for agent in self.agents)
             if (result := found()) is not None:
@@ -226,9 +229,14 @@ class RunningJob:
 
 @contextmanager
 def running_job(
-    directory: Path, *, nnodes: int = 1, nats: str = "nats://127.0.0.1:9", store: str = ""
+    directory: Path,
+    *,
+    nnodes: int = 1,
+    nats: str = "nats://127.0.0.1:9",
+    store: str = "",
+    wait_s: float = WAIT_S,
 ) -> Iterator[RunningJob]:
-    job = RunningJob(directory, nnodes=nnodes, nats=nats, store=store)
+    job = RunningJob(directory, nnodes=nnodes, nats=nats, store=store, wait_s=wait_s)
     try:
         yield job
     finally:
