@@ -10,7 +10,24 @@ OWN = (
     "tests/unit/test_durability.py",
 )
 
+TORCH = (
+    "tests/unit/test_checkpoint_saving.py",
+    "tests/unit/test_checkpoint_early_staging.py",
+    "tests/unit/test_checkpoint_restoring.py",
+    "tests/unit/test_checkpoint_planner.py",
+    "tests/unit/test_checkpoint_memory.py",
+    "tests/unit/test_durability.py",
+)
+
 FAULTS = (
+    *faults_of("checkpoint/saving.py", TORCH, (
+        ("files are reported durable before their metadata is there", "        if results is not None:\n            self._writer.finish(self._planner.metadata, results)\n            self._report_durable()", "        if results is not None:\n            self._report_durable()\n            self._writer.finish(self._planner.metadata, results)"),
+        ("a generation has no metadata", "            self._writer.finish(self._planner.metadata, results)\n", ""),
+        ("a save that was given up is reported durable", "    def _report_durable(self) -> None:\n        self._check_wanted()\n", "    def _report_durable(self) -> None:\n"),
+        ("a save that was given up is begun", "            raise self._state\n        self._check_wanted()\n", "            raise self._state\n"),
+        ("nothing is staged early", "        if not self._copy or self._exchange.broken or share is None:", "        if True:"),
+        ("two saves write one directory", "        self._store.create_tree(generation_prefix(self.generation_id))\n", ""),
+    )),
     *faults_of("checkpoint/own.py", OWN, (
         ("a save that is stuck is forgotten", "        stuck = self._commit is not None", "        stuck = False"),
         ("ranks that share a directory wait for one that is stuck", "        if stuck and not self._shared:", "        if stuck:"),

@@ -12,6 +12,7 @@ PUBLISHER = (
     *WORLD,
 )
 REPORTS = ("tests/unit/test_runtime_node_reports.py", *WORLD)
+SAVES = ("tests/unit/test_runtime_saves.py", *REPORTS)
 COORDINATOR = (
     "tests/unit/test_runtime_deadlines.py",
     "tests/unit/test_runtime_joining.py",
@@ -81,6 +82,18 @@ FAULTS = (
         ("a refusal is told by every rank", "        if said in self._refusals or len", "        if len"),
         ("the size of the checkpoint grows with every report", "            self._save_bytes -= before.save_bytes\n", ""),
         ("who is late is not named", "            case Phase.QUIESCING if state.stop is not None:\n                waiting = state.stop.waiting", "            case Phase.QUIESCING if state.stop is not None:\n                waiting = frozenset()"),
+    )),
+    *faults_of("runtime/coordinator/saves.py", SAVES, (
+        ("a save is staged when one node says so", "        if len(save.staged) < self._node_count:", "        if False:"),
+        ("the drain's save is dropped with the others", "for one, save in self._saves.items() if one != but]", "for one, save in self._saves.items()]"),
+        ("what is over is remembered for ever", "        while len(self._over) > OVER_MAX:", "        while False:"),
+    )),
+    *faults_of("runtime/coordinator/save_committer.py", SAVES, (
+        ("the newest of the saves that wait is dropped", "            over = self._waiting.popleft()\n            self._decisions", "            over = self._waiting.pop()\n            self._decisions"),
+        ("one save more may wait", "        while len(self._waiting) > WAITING_MAX:", "        while len(self._waiting) > WAITING_MAX + 1:"),
+        ("commits run side by side", "        if not self._committing:\n", "        if True:\n"),
+        ("after one commit there is no other", "        finally:\n            self._committing = False", "        finally:\n            pass"),
+        ("ranks write on what one of them failed at", "        elif step is not None:\n            self._nodes.tell(n.AbortNode(generation_id=generation_id))\n", "        elif step is not None:\n"),
     )),
     *faults_of("runtime/coordinator/actions.py", COORDINATOR, (
         ("a job is ended at the deadline of a drain that was called off", "        elif state.phase is Phase.CANCELLED:\n            backstop = n.SetBackstop(kill_by_unix_ms=None, exit_by_unix_ms=None)\n        else:", "        else:"),

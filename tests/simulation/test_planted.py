@@ -32,6 +32,7 @@ from drainfsm_kit.simulator.shrink import rule_of, shrink
 from drainfsm_kit.simulator.simulation import simulate
 
 SEEDS_MAX = 1_000
+EVENTS_MIN = 4
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -150,8 +151,10 @@ PLANTED: dict[str, tuple[Plant, str]] = {
 
 
 def first_failing(seeds: range) -> int:
+    """Of those from which something can be left out."""
     for seed in seeds:
-        if simulate(plan_of(seed)).problems:
+        plan = plan_of(seed)
+        if len(plan.events) >= EVENTS_MIN and simulate(plan).problems:
             return seed
     raise AssertionError(f"none of {len(seeds)} seeds noticed")
 

@@ -19,6 +19,7 @@ from drainfsm.checkpoint import Checkpoint
 from drainfsm.checkpoint.cadence import AGREE_AT, Cadence
 from drainfsm.checkpoint.exchange import Exchange
 from drainfsm.checkpoint.saving import RankSave
+from drainfsm.checkpoint.writer import GenerationWriter
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
 from drainfsm.errors import ConfigError
@@ -215,6 +216,35 @@ def test_a_save_that_is_given_up_stops_and_is_never_reported_durable(
     drain.join(WAIT_S_MAX)
     assert not drain.is_alive(), "the main thread does not wait for a store that hangs"
     gate.open.set()
+    checkpoint.close()
+    assert port.of("durable") == []
+    assert [report.reason for report in port.of("failed")] == ["the save was given up"]
+
+
+def test_a_save_that_was_given_up_before_it_began_writes_nothing(tmp_path: Path) -> None:
+    port = port_in(tmp_path, drain_at=0)
+    port.aborted.add(generation_id(epoch=1, step=0, saver="d1"))
+    checkpoint = Checkpoint(port, **Job().parts())
+    checkpoint.step_done(0)
+    checkpoint.close()
+    assert (port.of("staged"), port.of("durable")) == ([], [])
+    assert [report.reason for report in port.of("failed")] == ["rank 0: the save was given up"]
+    assert not list((tmp_path / "store").glob("generations/*"))
+
+
+def test_a_save_that_is_given_up_when_all_is_written_is_not_reported_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = port_in(tmp_path, drain_at=0)
+    finish = GenerationWriter.finish
+
+    def finished(writer: GenerationWriter, *given: Any) -> None:
+        finish(writer, *given)
+        port.aborted.add(generation_id(epoch=1, step=0, saver="d1"))
+
+    monkeypatch.setattr(GenerationWriter, "finish", finished)
+    checkpoint = Checkpoint(port, **Job().parts())
+    checkpoint.step_done(0)
     checkpoint.close()
     assert port.of("durable") == []
     assert [report.reason for report in port.of("failed")] == ["the save was given up"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,9 +41,10 @@ class Disk:
     def records(self, epoch: int) -> Sequence[Record]:
         """What is on record: in the file, or, where it does not tell the truth any more, what
         was acknowledged."""
-        if self.doubtful(epoch):
-            return max((j.records for j in self._opened.get(epoch, ())), key=len, default=[])
-        return self._read(epoch)
+        if not self.doubtful(epoch):
+            with contextlib.suppress(JournalCorruptError):  # ``forgotten`` tells
+                return self._read(epoch)
+        return max((j.records for j in self._opened.get(epoch, ())), key=len, default=[])
 
     def doubtful(self, epoch: int) -> bool:
         return epoch in self.damaged or self.files.betrayed

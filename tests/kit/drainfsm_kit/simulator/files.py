@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import shutil
 import stat
 import tempfile
@@ -31,6 +32,9 @@ SPLIT_PART = 20
 """Every so many-th write reaches the page cache in two pieces."""
 
 MEMORY = Path("/dev/shm")
+UNIQUE = re.compile(r"[0-9a-f]{32}")
+"""In a name: made by chance that is not the seed's."""
+
 Tree = dict[str, Any]
 """Names below a directory: bytes of a file, or another ``Tree``."""
 
@@ -234,7 +238,8 @@ class FileSystem:
         synced, now = self._names.get(inode, {}), names.get(inode, {})
         left: Tree = {}
         for name in sorted({*synced, *now}):
-            chance = random.Random(f"{self._kind}/{self._losses}/{place}/{name}")
+            own = UNIQUE.sub("", name)
+            chance = random.Random(f"{self._kind}/{self._losses}/{place}/{own}")
             kept = chance.choice((synced.get(name), now.get(name)))
             if kept is None:
                 continue
