@@ -61,7 +61,7 @@ def recompute(decision: PreemptionDecided) -> bool:
             free_capacity=decision.free_capacity,
             now_unix_ms=decision.at_unix_ms,
         )
-    except ConfigError:  # a tier that its rules do not have
+    except (ConfigError, OverflowError):  # a tier that its rules do not have, a year of 300 digits
         return False
     return again == decision
 

@@ -25,7 +25,6 @@ FAULTS = (
         ("a generation has no metadata", "            self._writer.finish(self._planner.metadata, results)\n", ""),
         ("a save that was given up is reported durable", "    def _report_durable(self) -> None:\n        self._check_wanted()\n", "    def _report_durable(self) -> None:\n"),
         ("a save that was given up is begun", "            raise self._state\n        self._check_wanted()\n", "            raise self._state\n"),
-        ("nothing is staged early", "        if not self._copy or self._exchange.broken or share is None:", "        if True:"),
         ("two saves write one directory", "        self._store.create_tree(generation_prefix(self.generation_id))\n", ""),
     )),
     *faults_of("checkpoint/own.py", OWN, (

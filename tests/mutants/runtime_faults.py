@@ -91,8 +91,6 @@ FAULTS = (
     *faults_of("runtime/coordinator/save_committer.py", SAVES, (
         ("the newest of the saves that wait is dropped", "            over = self._waiting.popleft()\n            self._decisions", "            over = self._waiting.pop()\n            self._decisions"),
         ("one save more may wait", "        while len(self._waiting) > WAITING_MAX:", "        while len(self._waiting) > WAITING_MAX + 1:"),
-        ("commits run side by side", "        if not self._committing:\n", "        if True:\n"),
-        ("after one commit there is no other", "        finally:\n            self._committing = False", "        finally:\n            pass"),
         ("ranks write on what one of them failed at", "        elif step is not None:\n            self._nodes.tell(n.AbortNode(generation_id=generation_id))\n", "        elif step is not None:\n"),
     )),
     *faults_of("runtime/coordinator/actions.py", COORDINATOR, (

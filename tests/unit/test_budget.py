@@ -114,6 +114,13 @@ def test_with_299_samples_the_p99_is_a_distribution_free_bound() -> None:
     assert budget.durable.sample_count == budget.durable.samples_needed == 299
 
 
+def test_a_save_of_nothing_says_nothing_of_the_bandwidth() -> None:
+    empty = _evaluate(Stage.QUIESCED, samples=[_sample(50_000, save_bytes=0)])
+    assert empty.remaining_ms == _evaluate(Stage.QUIESCED).remaining_ms
+    assert empty.durable is not None
+    assert empty.durable.value_ms == getattr(_evaluate(Stage.QUIESCED).durable, "value_ms", None)
+
+
 @pytest.mark.parametrize(("term", "needed"), [("quiesce", 59), ("durable", 299), ("commit", 59)])
 def test_of_as_few_samples_as_a_bound_needs_the_largest_is_it(term: str, needed: int) -> None:
     """59 for p95, 299 for p99; a median would need 5."""

@@ -43,6 +43,7 @@ def test_a_drain_that_goes_well_passes_every_state_in_order() -> None:
     assert kinds(s.when(s.staged())) == ["bytes_staged"]
     assert kinds(s.when(s.durable())) == ["durable"]
     assert kinds(s.when(s.verified())) == ["entries_verified"]
+    assert s.when(s.verified()) == (), "said again"
     assert kinds(s.when(s.published())) == ["manifest_published"]
     assert kinds(s.when(i.ReportExited(exit_code=75, nodes=()))) == ["exited"]
     assert s.state.phase is Phase.EXITED
