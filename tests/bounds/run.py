@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ from drainfsm_kit.environments import (
     project,
     tested_versions,
 )
+from drainfsm_kit.pythons import python_of
 
-PYENV = Path.home() / ".pyenv" / "versions"
 LOWEST = "lowest"
 PYTHONS = ("3.12", "3.13")
 
-OF_DEVELOPERS = {"bench", "dev"}
+OF_DEVELOPERS = {"bench", "dev", "docs", "release"}
 WITH_TORCH = {"demo", "torch"}
 """Extras; what else is in them is looked at all the same."""
 
@@ -62,20 +61,6 @@ def environments() -> list[Environment]:
 def _names(project: Mapping[str, Any], extras: set[str]) -> set[str]:
     lines = [line for name in extras for line in project["optional-dependencies"][name]]
     return {re.split(r"[\[<>=!~ ]", line)[0] for line in lines}
-
-
-def python_of(version: str) -> str:
-    """An interpreter that can make environments, on PATH or of pyenv."""
-    for found in _pythons(version):
-        if subprocess.run([found, "-c", "import ssl, venv"], capture_output=True).returncode == 0:
-            return found
-    return ""
-
-
-def _pythons(version: str) -> Iterator[str]:
-    if found := shutil.which(f"python{version}"):
-        yield found
-    yield from map(str, sorted(PYENV.glob(f"{version}.*/bin/python"), reverse=True))
 
 
 def files(tests: Sequence[str]) -> list[str]:

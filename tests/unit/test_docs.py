@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 EMBED = ROOT / "docs" / "embed.md"
@@ -67,3 +71,72 @@ def test_every_decision_is_in_the_list_of_decisions() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(re.findall(r"\]\((\S+)\)", (folder / "README.md").read_text()))
     assert listed == {page.name for page in folder.glob("0*.md")}
+
+
+# --- what stands in fences ------------------------------------------------------------------------
+
+FENCE = re.compile(r"^(```)(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def _snippets() -> list[tuple[str, str, str]]:
+    """Page, language and text of every fenced block."""
+    return [
+        (page.relative_to(ROOT).as_posix(), language, text)
+        for page in PAGES
+        for _, language, text in FENCE.findall(page.read_text(encoding="utf-8"))
+    ]
+
+
+def _is_shell(text: str) -> bool:
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def _parses(language: str, text: str) -> object:
+    """Raises, or is False, where the text is not of its language."""
+    if language == "python":
+        return ast.parse(text)
+    if language in ("sh", "bash"):
+        return _is_shell(text)
+    if language == "toml":
+        return tomllib.loads(text)
+    if language == "json":
+        return json.loads(text)
+    if language == "yaml":
+        return list(yaml.safe_load_all(text)) or True
+    return True
+
+
+def test_every_snippet_is_of_the_language_that_its_fence_names() -> None:
+    snippets = _snippets()
+    assert {language for _, language, _ in snippets} >= {"python", "bash", "toml", "yaml"}
+    for page, language, text in snippets:
+        assert _parses(language, text) is not False, f"{page}: {language}: {text[:200]}"
+
+
+def test_every_snippet_that_says_what_it_is_written_in_is_looked_at() -> None:
+    looked_at = {"python", "sh", "bash", "toml", "json", "yaml"}
+    of_people = {"", "text", "diff", "js", "javascript", "promql", "ini"}
+    others = {(page, language) for page, language, _ in _snippets()}
+    assert {one for one in others if one[1] not in looked_at | of_people} == set()
+
+
+def test_every_fragment_of_the_changelog_is_of_a_known_type_and_one_paragraph() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    types = {one["directory"] for one in project["tool"]["towncrier"]["type"]}
+    folder = ROOT / project["tool"]["towncrier"]["directory"]
+    for path in folder.iterdir():
+        if path.name != "README.md":
+            name, *kind = path.name.split(".")
+            assert name, path.name
+            assert len(kind) == 2, path.name
+            assert kind[0] in types, path.name
+            text = path.read_text(encoding="utf-8").strip()
+            assert text, path.name
+            assert "\n\n" not in text, f"{path.name}: one paragraph"
+
+
+def test_no_page_has_the_marks_of_a_merge() -> None:
+    for page in [*PAGES, *(ROOT / "changelog.d").iterdir()]:
+        found = re.findall(r"^(?:<{7} |={7}$|>{7} ).*", page.read_text(), re.MULTILINE)
+        assert found == [], f"{page.name}: {found}"

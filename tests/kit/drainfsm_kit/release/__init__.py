@@ -1,0 +1,1 @@
+"""Is what would be released right? ``make release-check``."""
