@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import subprocess
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from drainfsm.cli.settings import load_settings
 from drainfsm.errors import ConfigError, ScriptRefusedError
 from drainfsm.init.configuration import job_name
 from drainfsm.init.directory import command_for, look_at, script_of
+from drainfsm.init.frameworks import FRAMEWORKS
 from drainfsm.init.platforms import platforms
 from drainfsm.init.proposal import Proposal, propose
 from drainfsm.init.script import Script, read_script
@@ -184,6 +186,12 @@ def test_a_framework_that_owns_the_loop_gets_its_own_lines(
     assert (
         len(re.findall(r"^from drainfsm\.frameworks\.\w+ import drain$", made, re.MULTILINE)) == 1
     )
+
+
+def test_every_framework_whose_lines_are_put_in_has_its_module() -> None:
+    named = [one.module for one in FRAMEWORKS if one.lines is not None]
+    assert len(named) == 3
+    assert [module for module in named if not hasattr(import_module(module), "drain")] == []
 
 
 def test_a_framework_without_a_rule_or_a_module_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

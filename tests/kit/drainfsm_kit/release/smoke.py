@@ -97,10 +97,12 @@ class Installation:
             )
         try:
             steps = self.directory / "first-steps"
-            wait_for(lambda: steps.exists() and len(steps.read_text().splitlines()) > begun, output)
+            wait_for(
+                lambda: steps.exists() and steps.read_text().count("\n") > begun, agent, output
+            )
             time.sleep(1)  # some steps
             notice = ("notify", "--job", JOB, "--in", "120", "--cause", "maintenance")
-            wait_for(lambda: self.tries(*notice), output)
+            wait_for(lambda: self.tries(*notice), agent, output)
             code = agent.wait(timeout=WAIT_S)
         finally:
             agent.kill()
@@ -111,10 +113,10 @@ class Installation:
         return said
 
 
-def wait_for(there: Callable[[], bool], output: Path) -> None:
+def wait_for(there: Callable[[], bool], agent: subprocess.Popen[bytes], output: Path) -> None:
     give_up = time.monotonic() + WAIT_S
     while not there():
-        if time.monotonic() > give_up:
+        if time.monotonic() > give_up or agent.poll() is not None:
             raise SystemExit(f"it never came: {output.read_text()}")
         time.sleep(0.1)
 
