@@ -36,8 +36,10 @@ def drain(trainer: Any) -> None:
     before ``trainer.train()``. Without an agent it does nothing.
 
     Raises:
-        ConfigError: the trainer would save by itself as well.
+        ConfigError: the trainer would save by itself as well, or was given before.
     """
+    if isinstance(trainer.checkpointer, _Checkpointer):
+        raise ConfigError("drain(trainer) was called before: once is enough")
     session = drainfsm.attach()
     if not session.job_id:
         return
@@ -48,8 +50,6 @@ def drain(trainer: Any) -> None:
             "configuration (periodic saves: every_steps in [checkpoint] of drainfsm), or set "
             "checkpoint.load_only"
         )
-    if isinstance(trainer.checkpointer, _Checkpointer):
-        raise ConfigError("drain(trainer) was called before: once is enough")
     trainer.checkpointer = _Checkpointer(trainer, session)
 
 

@@ -34,6 +34,7 @@ from drainfsm_kit.framework_driver import (
 options = parse()
 trace = Trace(options)
 rank = int(os.environ["RANK"])
+os.environ.setdefault("NODE_RANK", "0")
 
 
 class Model(ComposerModel):  # type: ignore[misc]
@@ -114,13 +115,13 @@ if saves or options.misuse == "saves_doubled":
     saving = {
         "save_folder": options.native or f"{Path(options.out).parent}/own",
         "save_interval": f"{options.native_save_at or 2}ba",
-        "save_filename": "native.pt",
+        "save_filename": "ba{batch}.pt",
         "save_overwrite": True,
     }
-resumes = f"{options.native}/native.pt" if options.native_resume else None
+resumes = f"{options.native}/ba{options.native_save_at}.pt" if options.native_resume else None
 if hook is not None and options.misuse != "restore_forgotten":
     resumes = hook.load_path
-steps = options.native_save_at if saves else options.epochs * options.steps_per_epoch
+steps = options.epochs * options.steps_per_epoch
 trainer = Trainer(
     model=model,
     optimizers=optimizer,

@@ -61,7 +61,7 @@ def native(done: int, last: bool) -> bool:
         {"loader": data.loader.state_dict(), "torch": torch.get_rng_state()},
         f"{options.native}/rank{rank}.pt",
     )
-    return True
+    return False
 
 
 def digest() -> str:

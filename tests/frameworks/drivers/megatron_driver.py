@@ -142,7 +142,7 @@ def main() -> None:
         save(everything(loading=False), f"{options.native}/megatron")
         own = {"loader": data.loader.state_dict(), "torch": torch.get_rng_state()}
         torch.save(own, f"{options.native}/rank{rank}.pt")
-        return True
+        return False
 
     def resume_natively() -> int:
         loaded = load(everything(loading=True), f"{options.native}/megatron")

@@ -182,9 +182,8 @@ def config(options: Options) -> Any:
         result.checkpoint.folder = os.path.abspath(options.native)
         result.checkpoint.interval = options.native_save_at or 1_000
         result.checkpoint.last_save_model_only = False
-    if options.native_save_at and not options.native_resume:
-        result.training.steps = options.native_save_at
-        result.lr_scheduler.total_steps = options.epochs * options.steps_per_epoch
+    if options.native_resume:
+        result.checkpoint.load_step = options.native_save_at
     return result
 
 

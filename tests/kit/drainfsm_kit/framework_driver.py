@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 
@@ -163,6 +164,9 @@ def seed_rank(rank: int) -> None:
 
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Of every parameter and its optimizer state, whole. Collective where they are sharded."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):  # a validation leaves it whole: no parameter of its own
+            module.reshard()
     whole = hashlib.sha256()
     for _, parameter in sorted(model.named_parameters(), key=lambda item: item[0]):
         entries = optimizer.state.get(parameter, {})

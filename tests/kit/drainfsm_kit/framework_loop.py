@@ -159,12 +159,12 @@ class NativeDcp:
     data: Data
 
     def step_done(self, done: int, last: bool) -> bool:
-        if not last or done != self.options.native_save_at:
-            return False
-        save(self.state, checkpoint_id=f"{self.options.native}/dcp")
-        own = {"loader": self.data.loader.state_dict(), "torch": torch.get_rng_state()}
-        torch.save({**own, "done": done}, self._own())
-        return True
+        """Never leaves."""
+        if last and done == self.options.native_save_at:
+            save(self.state, checkpoint_id=f"{self.options.native}/dcp")
+            own = {"loader": self.data.loader.state_dict(), "torch": torch.get_rng_state()}
+            torch.save({**own, "done": done}, self._own())
+        return False
 
     def start(self) -> int:
         if not self.options.native_resume:
