@@ -26,6 +26,7 @@ TOPICS = (
     "stop",
     "notice",
     "save",
+    "restore",
     "drain",
     "killed",
     "rest",

@@ -37,7 +37,7 @@ def load_generation(store: ObjectStore, manifest: Manifest) -> Loaded:
     Raises:
         ManifestMismatchError: a rank's part is missing, or something cannot be loaded.
     """
-    reader = GenerationReader(store, manifest, rank=0)
+    reader = GenerationReader(store, manifest)
     metadata = reader.read_metadata()
     tensor_count = tensor_bytes = 0
     for piece in _pieces(metadata):

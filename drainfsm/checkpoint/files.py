@@ -9,7 +9,7 @@ import io
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemBase
@@ -74,10 +74,8 @@ class GenerationFiles(FileSystemBase):
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Generator[io.IOBase, None, None]:
-        if mode == "rb":
-            with self._store.reader(f"{self._prefix}{path}") as reader:
-                yield cast(io.IOBase, reader)
-            return
+        if mode != "wb":
+            raise AssertionError("a restore reads the store itself")
         with self._store.writer(f"{self._prefix}{path}") as raw:
             stream = HashingStream(raw, new_hasher(self._algorithm), self._proceed)
             with _without_zip_checksums():

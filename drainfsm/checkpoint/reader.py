@@ -1,41 +1,60 @@
-"""Reads one rank's part of a generation: hooks of ``torch.distributed.checkpoint``'s reader."""
+"""Reads one rank's part of a generation that ``torch.distributed.checkpoint`` has planned."""
 
 from __future__ import annotations
 
 import io
 import pickle
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
-from drainfsm.checkpoint.files import GenerationFiles
+from drainfsm.checkpoint.filling import (
+    Hashed,
+    Plain,
+    Resolve,
+    Wanted,
+    by_position,
+    fill,
+    split,
+)
 from drainfsm.checkpoint.parts import RANKS
 from drainfsm.checkpoint.writer import METADATA
-from drainfsm.core.manifest import Manifest
-from drainfsm.errors import ManifestMismatchError, RestoreRefusedError
+from drainfsm.core.manifest import Entry, Manifest
+from drainfsm.errors import DrainfsmError, ManifestMismatchError, RestoreRefusedError
 from drainfsm.store.base import ObjectStore
-from drainfsm.store.checksums import checksum_of
-from drainfsm.store.generations import generation_prefix
+from drainfsm.store.checksums import checksum_of, new_hasher
+from drainfsm.store.generations import check_checksum, generation_prefix
+
+READERS = 4
+"""Files, or stretches of one, that are read at once. One alone leaves a fast disk idle."""
+
+STRETCH_BYTES = 32 << 20
+"""A file that is not hashed here is read in stretches of about this size."""
 
 
-class GenerationReader(FileSystemReader):
+class _Task(NamedTuple):
+    name: str
+    wanted: Sequence[Wanted]
+    check: Entry | None
+    """Hash the whole file, and compare."""
+
+
+class GenerationReader:
     """Reads a generation out of the store."""
 
-    def __init__(self, store: ObjectStore, manifest: Manifest, *, rank: int) -> None:
-        super().__init__(manifest.generation_id)
-        prefix = generation_prefix(manifest.generation_id)
-        self.fs: Any = GenerationFiles(store, prefix, rank=rank)
-        self.path = ""
+    def __init__(self, store: ObjectStore, manifest: Manifest) -> None:
+        self.generation_id = manifest.generation_id
         self._manifest = manifest
         self._store = store
-        self._prefix = prefix
+        self._prefix = generation_prefix(manifest.generation_id)
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self) -> Metadata:
         """Its checksum is always verified: the file is small, and everything else depends on it.
 
         Raises:
@@ -51,21 +70,79 @@ class GenerationReader(FileSystemReader):
         metadata: Metadata = pickle.loads(data)
         return metadata
 
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """In the order of the files, so that a store far away is read in one direction."""
+    def fill(
+        self, metadata: Metadata, targets: dict[str, Any], *, check: Iterable[Entry] = ()
+    ) -> dict[str, bytes]:
+        """Fill the tensors of ``targets`` in place. Returns what stands where they have None, as it
+        was written: nothing is unpickled before what was to be checked is. ``check``: the files
+        that this rank hashes, whether it wants something of them or not.
 
-        def place(item: ReadItem) -> tuple[str, int]:
-            stored = self.storage_data[item.storage_index]
-            return stored.relative_path, stored.offset
+        Raises:
+            RestoreRefusedError: the checkpoint lacks something, or has it in another size.
+            ManifestMismatchError: a file was changed, or is not a checkpoint.
+        """
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        planner.set_up_planner(targets, metadata, is_coordinator=False)
+        try:
+            plan = planner.create_local_plan()
+        except (RuntimeError, ValueError) as error:
+            raise RestoreRefusedError(str(error)) from error
+        wanted: dict[str, list[Wanted]] = {}
+        for item in plan.items:
+            stored = metadata.storage_data[item.storage_index]
+            one = Wanted(stored.offset, stored.length, item)
+            wanted.setdefault(stored.relative_path, []).append(one)
+        tasks = list(_tasks(wanted, {entry.name: entry for entry in check}))
+        return self._run(tasks, planner.resolve_tensor)
 
-        return LoadPlan(sorted(plan.items, key=place))
+    def _run(self, tasks: Sequence[_Task], resolve: Resolve) -> dict[str, bytes]:
+        objects: dict[str, bytes] = {}
+        with ThreadPoolExecutor(READERS, thread_name_prefix="drainfsm-read") as pool:
+            running = [pool.submit(self._read, task, resolve) for task in tasks]
+            try:
+                for done in running:
+                    objects |= done.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return objects
+
+    def _read(self, task: _Task, resolve: Resolve) -> dict[str, bytes]:
+        with self._reading(task.name), self._store.ranges(self._prefix + task.name) as ranges:
+            if task.check is None:
+                return fill(Plain(ranges), task.wanted, resolve)
+            algorithm = task.check.checksum.partition(":")[0]
+            source = Hashed(ranges, new_hasher(algorithm))
+            try:
+                return fill(source, task.wanted, resolve)
+            finally:
+                check_checksum(task.check, f"{algorithm}:{source.hexdigest()}")
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except DrainfsmError:
+            raise
+        except FileNotFoundError as error:
+            raise ManifestMismatchError(f"file {name} is missing") from error
+        except Exception as error:  # whatever damaged bytes make of torch.load
+            raise _unreadable(self.generation_id, error) from error
 
 
-class _Planner(DefaultLoadPlanner):
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Onto the CPU: another rank's device may not exist here."""
-        loaded = torch.load(value, map_location="cpu", weights_only=False)
-        self.state_dict[read_item.dest_index.fqn] = loaded
+def unpickled(generation_id: str, objects: dict[str, bytes]) -> dict[str, Any]:
+    """Onto the CPU: another rank's device may not exist here.
+
+    Raises:
+        ManifestMismatchError: the bytes are no object, or need code that is not here.
+    """
+    try:
+        return {
+            name: torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+            for name, data in objects.items()
+        }
+    except Exception as error:  # whatever damaged bytes make of torch.load
+        raise _unreadable(generation_id, error) from error
 
 
 def load(reader: GenerationReader, metadata: Metadata, targets: dict[str, Any]) -> None:
@@ -75,20 +152,38 @@ def load(reader: GenerationReader, metadata: Metadata, targets: dict[str, Any]) 
         RestoreRefusedError: the checkpoint lacks something, or has it in another size.
         ManifestMismatchError: its bytes are not a checkpoint.
     """
-    planner = _Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    planner.set_up_planner(targets, metadata, is_coordinator=False)
-    reader.set_up_storage_reader(metadata, is_coordinator=False)
-    try:
-        plan = planner.create_local_plan()
-    except (RuntimeError, ValueError) as error:
-        raise RestoreRefusedError(str(error)) from error
-    try:
-        reader.read_data(reader.prepare_local_plan(plan), planner).wait()
-    except Exception as error:  # whatever damaged bytes make of torch.load
-        raise ManifestMismatchError(
-            f"{reader.checkpoint_id} cannot be read ({type(error).__name__}: {error}); "
-            'verify = "checksums" tells which file was changed'
-        ) from error
+    targets |= unpickled(reader.generation_id, reader.fill(metadata, targets))
+
+
+def _unreadable(generation_id: str, error: Exception) -> ManifestMismatchError:
+    return ManifestMismatchError(
+        f"{generation_id} cannot be read ({type(error).__name__}: {error}); "
+        'verify = "checksums" tells which file was changed'
+    )
+
+
+def _tasks(wanted: dict[str, list[Wanted]], checks: dict[str, Entry]) -> Iterator[_Task]:
+    """The largest first. A file that is hashed is one task, others are cut into stretches."""
+    for name in sorted(checks, key=lambda name: checks[name].size_bytes, reverse=True):
+        yield _Task(name, by_position(wanted.get(name, ())), checks[name])
+    for name in sorted(wanted.keys() - checks.keys()):
+        for stretch in _stretches(by_position(wanted[name])):
+            yield _Task(name, stretch, None)
+
+
+def _stretches(wanted: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:
+    stretch: list[Wanted] = []
+    size_bytes = 0
+    for one in wanted:
+        count = one.length // STRETCH_BYTES
+        for part in split(one, count):
+            stretch.append(part)
+            size_bytes += one.length // max(1, count)
+            if size_bytes >= STRETCH_BYTES:
+                yield stretch
+                stretch, size_bytes = [], 0
+    if stretch:
+        yield stretch
 
 
 def check_targets(targets: dict[str, Any], metadata: Metadata) -> set[str]:

@@ -13,13 +13,12 @@ from drainfsm.checkpoint.gate import (
 from drainfsm.checkpoint.objects import Saved
 from drainfsm.checkpoint.parts import Parts
 from drainfsm.checkpoint.port import RankPort
-from drainfsm.checkpoint.reader import GenerationReader, check_targets, load, some_of
-from drainfsm.core.manifest import DCP_SAVER
+from drainfsm.checkpoint.reader import GenerationReader, check_targets, some_of, unpickled
+from drainfsm.core.manifest import DCP_SAVER, Entry, Manifest
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.words import Verification
 from drainfsm.errors import RestoreRefusedError
 from drainfsm.store.base import ObjectStore
-from drainfsm.store.generations import verify_checksums
 
 log = logging.getLogger("drainfsm.checkpoint")
 
@@ -52,9 +51,6 @@ def _restore_one(
     manifest = exchange.from_coordinator(
         lambda: verified_manifest(port, store, target, saver=DCP_SAVER)
     )
-    if port.settings.verify == Verification.CHECKSUMS:
-        share = manifest.entries[port.rank :: port.world_size]
-        exchange.share(lambda: verify_checksums(store, manifest.generation_id, share))
     saved = Saved(
         step=manifest.step,
         world_size=manifest.world_size,
@@ -62,7 +58,7 @@ def _restore_one(
         ranks=port.world_size,
         resharded=resharded,
     )
-    reader = GenerationReader(store, manifest, rank=port.rank)
+    reader = GenerationReader(store, manifest)
     metadata = exchange.from_coordinator(reader.read_metadata)
     targets = parts.targets(metadata, saved)
     unwanted = exchange.share(lambda: check_targets(targets, metadata))
@@ -72,11 +68,14 @@ def _restore_one(
             "session.checkpoint(...) what it was given then"
         )
 
-    def fill() -> tuple[str, ...]:
-        load(reader, metadata, targets)
-        return parts.apply(targets, saved)
+    check = _to_verify(port, manifest)
+    objects: dict[str, bytes] = {}
+    exchange.share(lambda: objects.update(reader.fill(metadata, targets, check=check)))
 
-    not_restored = exchange.share(fill)[port.rank]
+    def apply() -> tuple[str, ...]:
+        return parts.apply(targets | unpickled(manifest.generation_id, objects), saved)
+
+    not_restored = exchange.share(apply)[port.rank]
     if not_restored and exchange.coordinates:
         log.warning(
             f"{manifest.generation_id} is of {manifest.world_size} rank(s), and this job "
@@ -84,3 +83,10 @@ def _restore_one(
             "anew"
         )
     return not_restored
+
+
+def _to_verify(port: RankPort, manifest: Manifest) -> list[Entry]:
+    """The files that this rank hashes: what its predecessor wrote, which it reads anyway."""
+    if port.settings.verify != Verification.CHECKSUMS:
+        return []
+    return [entry for entry in manifest.entries if entry.rank % port.world_size == port.rank]

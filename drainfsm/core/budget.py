@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
+from drainfsm.core.fit import Fit, SizedSave, fitted
 from drainfsm.core.quantiles import samples_needed, upper_bound
 from drainfsm.core.words import Word
 
@@ -90,7 +92,11 @@ class Basis(Word):
 
     OBSERVED_MAX = "observed_max"
     SIZING = "sizing"
-    """Bytes over bandwidth, plus the fixed cost."""
+    """Bytes over the assumed bandwidth, plus the fixed cost. Records of before: or over that of the
+    slowest save."""
+
+    FITTED = "fitted"
+    """Saves of other sizes or numbers of ranks in the same store, plus the fixed cost."""
 
     STEP_TIMES = "step_times"
     """The step times that the ranks reported."""
@@ -98,13 +104,17 @@ class Basis(Word):
     ALLOWANCE = "allowance"
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One term of the rule, and the evidence for it."""
 
     value_ms: int
     basis: Basis
     sample_count: int
+    """Of comparable saves."""
+
     samples_needed: int
+    fit: Fit | None = None
+    """Where the basis is ``fitted``: the line, and what it was drawn from."""
 
 
 class Stage(Word):
@@ -178,15 +188,43 @@ def comparable(samples: Iterable[Sample], load: Load) -> tuple[Sample, ...]:
     )
 
 
-def sizing_ms(samples: Iterable[Sample], load: Load, allowances: Allowances) -> int:
-    """Bytes at the slowest bandwidth seen in this store (or assumed), plus the fixed cost."""
-    estimates = [
-        _ceil_div(load.save_bytes * s.durable_ms, s.save_bytes)
+def durable_evidence(
+    samples: Sequence[Sample],
+    load: Load,
+    allowances: Allowances,
+    *,
+    quantile: float = DURABLE_QUANTILE,
+) -> Evidence:
+    """Comparable saves, and whatever other saves in this store say; the assumed bandwidth only
+    where there was none."""
+    here = [
+        SizedSave(s.world_size, s.save_bytes, s.durable_ms)
         for s in samples
-        if s.store == load.store and s.save_bytes > 0
+        if s.store == load.store
     ]
-    assumed = _ceil_div(load.save_bytes * 1_000, max(1, allowances.store_bytes_per_s))
-    return max(estimates, default=assumed) + allowances.barrier_ms
+    fit = fitted(here, SizedSave(load.world_size, load.save_bytes))
+    if fit is None:
+        floor_ms = _ceil_div(load.save_bytes * 1_000, max(1, allowances.store_bytes_per_s))
+    else:
+        floor_ms = fit.value_ms
+    found = evidence(
+        [s.durable_ms for s in comparable(samples, load)],
+        quantile=quantile,
+        floor_ms=floor_ms + allowances.barrier_ms,
+        basis=Basis.SIZING if fit is None else Basis.FITTED,
+    )
+    return replace(found, fit=fit) if found.basis is Basis.FITTED else found
+
+
+def _commit_evidence(samples: Sequence[Sample], load: Load, allowances: Allowances) -> Evidence:
+    """Comparable saves, and the slowest of all others in this store."""
+    slowest_ms = max((s.commit_ms for s in samples if s.store == load.store), default=0)
+    return evidence(
+        [s.commit_ms for s in comparable(samples, load)],
+        quantile=COMMIT_QUANTILE,
+        floor_ms=max(allowances.commit_ms, slowest_ms),
+        basis=Basis.OBSERVED_MAX if slowest_ms > allowances.commit_ms else Basis.ALLOWANCE,
+    )
 
 
 def _ceil_div(dividend: int, divisor: int) -> int:
@@ -255,7 +293,6 @@ def _terms(
     stage: Stage, *, allowances: Allowances, samples: Sequence[Sample], load: Load, step_ms: int
 ) -> tuple[Evidence | None, Evidence | None, Evidence | None]:
     """Quiesce, durable and commit, where they are still to come."""
-    alike = comparable(samples, load)
     quiesce = durable = commit = None
     if stage is Stage.NOTICE:
         steps_ms = STEPS_TO_RUN * step_ms
@@ -266,17 +303,7 @@ def _terms(
             basis=Basis.STEP_TIMES if steps_ms > allowances.quiesce_ms else Basis.ALLOWANCE,
         )
     if stage in (Stage.NOTICE, Stage.QUIESCED):
-        durable = evidence(
-            [s.durable_ms for s in alike],
-            quantile=DURABLE_QUANTILE,
-            floor_ms=sizing_ms(samples, load, allowances),
-            basis=Basis.SIZING,
-        )
+        durable = durable_evidence(samples, load, allowances)
     if stage is not Stage.DURABLE:
-        commit = evidence(
-            [s.commit_ms for s in alike],
-            quantile=COMMIT_QUANTILE,
-            floor_ms=allowances.commit_ms,
-            basis=Basis.ALLOWANCE,
-        )
+        commit = _commit_evidence(samples, load, allowances)
     return quiesce, durable, commit

@@ -7,6 +7,7 @@ from itertools import takewhile
 
 from drainfsm.core import events as e
 from drainfsm.core.budget import Budget
+from drainfsm.core.fit import Fit, FitOver
 from drainfsm.core.records import Record
 from drainfsm.core.rules import broken_rules, drains_of, events_of, recompute
 from drainfsm.core.text import printable
@@ -176,11 +177,23 @@ def _arithmetic(budget: Budget) -> Iterator[str]:
             f"  {name:{WIDTH}}{term.value_ms:>8} ms ({term.basis}, "
             f"{term.sample_count} of {term.samples_needed} samples)"
         )
+        if term.fit is not None:
+            yield f"    {_fit(term.fit)}"
     yield f"  {'exit margin':{WIDTH}}{budget.exit_margin_ms:>8} ms"
     verdict = "fits" if budget.fits else "does not fit"
     yield f"  {'needed':{WIDTH}}{budget.needed_ms:>8} ms: {verdict}"
     if wrong := recompute(budget):
         yield f"  WARNING: recomputed, this does not add up: {wrong}"
+
+
+def _fit(fit: Fit) -> str:
+    """The line that a duration was read from."""
+    saves = f"{fit.sample_count} save(s) in this store, of {fit.bytes_min} to {fit.bytes_max} bytes"
+    each = " a rank" if fit.over is FitOver.BYTES_PER_RANK else ""
+    return (
+        f"from {saves}{each}: {fit.fixed_ms} ms and {fit.ms_per_gib} ms a GiB, "
+        f"for {fit.bytes_asked} bytes{each} {fit.value_ms} ms, plus the fixed cost"
+    )
 
 
 def _restores(generation_id: str | None, step: int | None) -> str:

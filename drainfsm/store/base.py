@@ -17,6 +17,22 @@ OVERLAPPING = 16
 """Requests at once, of many small objects."""
 
 
+class Ranges(Protocol):
+    """One object, read anywhere. Several threads may read at once."""
+
+    size_bytes: int
+
+    piece_bytes: int
+    """Reading this much at a time is as fast as reading more."""
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill the view with what begins at the offset.
+
+        Raises:
+            EOFError: the object ends before the view is full.
+        """
+
+
 class ObjectStore(Protocol):
     """Named objects under one root. Names are relative paths with forward slashes.
 
@@ -78,6 +94,13 @@ class ObjectStore(Protocol):
 
     def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
         """A seekable stream of the object.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+
+    def ranges(self, name: str) -> AbstractContextManager[Ranges]:
+        """The object, to be read into memory that is there already.
 
         Raises:
             FileNotFoundError: there is no such object.

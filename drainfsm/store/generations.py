@@ -93,10 +93,17 @@ def verify_checksums(store: ObjectStore, generation_id: str, entries: Iterable[E
                 found = checksum_of(stream, algorithm=algorithm)
         except FileNotFoundError as error:
             raise ManifestMismatchError(f"file {entry.name} is missing") from error
-        if found != entry.checksum:
-            raise ManifestMismatchError(
-                f"file {entry.name} has checksum {found}, not {entry.checksum}: it was changed"
-            )
+        check_checksum(entry, found)
+
+
+def check_checksum(entry: Entry, found: str) -> None:
+    """Raises:
+    ManifestMismatchError: ``found`` is not the checksum that the manifest has for the file.
+    """
+    if found != entry.checksum:
+        raise ManifestMismatchError(
+            f"file {entry.name} has checksum {found}, not {entry.checksum}: it was changed"
+        )
 
 
 def _digest(data: bytes) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -24,8 +24,8 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from drainfsm.errors import ConfigError, SlotTakenError, StoreError, StoreUnreachableError
-from drainfsm.store.base import TEMPORARY_PREFIX, check_name, check_prefix, get_each
-from drainfsm.store.streams import RangeReader, Upload
+from drainfsm.store.base import TEMPORARY_PREFIX, Ranges, check_name, check_prefix, get_each
+from drainfsm.store.streams import ObjectRanges, RangeReader, Upload
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
@@ -149,6 +149,14 @@ class ObjectsStore:
             size_bytes = obstore.head(self._data, name)["size"]
             stream = io.BufferedReader(RangeReader(self._data, name, size_bytes))
             yield cast(BinaryIO, stream)
+
+    @contextmanager
+    def ranges(self, name: str) -> Iterator[Ranges]:
+        check_name(name)
+        with _answering("read", name, self.url):
+            size_bytes = obstore.head(self._data, name)["size"]
+            with closing(ObjectRanges(self._data, name, size_bytes)) as ranges:
+                yield ranges
 
     def _below(self, prefix: str, *, offset: str | None = None) -> Iterator[tuple[str, int]]:
         stream = obstore.list(self._control, prefix=prefix or None, offset=offset)

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from drainfsm.errors import SlotTakenError, StoreError, StoreUnreachableError
 from drainfsm.store import ObjectStore, open_store
-from drainfsm.store.base import check_name, check_prefix
+from drainfsm.store.base import Ranges, check_name, check_prefix
 
 
 def new_store(where: Path | str) -> ObjectStore:
@@ -84,6 +84,29 @@ class MemoryStore:
         if data is None:
             raise FileNotFoundError(name)
         yield io.BytesIO(data)
+
+    @contextmanager
+    def ranges(self, name: str) -> Iterator[Ranges]:
+        data = self.get(name)
+        if data is None:
+            raise FileNotFoundError(name)
+        yield _BytesRanges(data)
+
+
+class _BytesRanges:
+    """See ``Ranges``."""
+
+    piece_bytes = 1 << 20
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size_bytes = len(data)
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        found = self._data[offset : offset + len(view)]
+        if len(found) < len(view):
+            raise EOFError("the object ends before the view is full")
+        view[:] = found
 
 
 class PutAnswer(enum.Enum):
@@ -187,3 +210,9 @@ class AmbiguousStore:
         self._before()
         with self._inner.reader(name) as stream:
             yield stream
+
+    @contextmanager
+    def ranges(self, name: str) -> Iterator[Ranges]:
+        self._before()
+        with self._inner.ranges(name) as ranges:
+            yield ranges

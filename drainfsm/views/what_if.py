@@ -11,13 +11,10 @@ from msgspec.structs import replace
 from drainfsm.core import events as e
 from drainfsm.core.budget import (
     Allowances,
-    Basis,
     Budget,
     Stage,
-    comparable,
+    durable_evidence,
     evaluate,
-    evidence,
-    sizing_ms,
 )
 from drainfsm.core.fold import evolve
 from drainfsm.core.records import Record
@@ -136,11 +133,6 @@ def under(
     )
     if settings.quantile is None or made.durable is None:
         return made
-    durable = evidence(
-        [sample.durable_ms for sample in comparable(samples, attempt.load)],
-        quantile=settings.quantile,
-        floor_ms=sizing_ms(samples, attempt.load, allowances),
-        basis=Basis.SIZING,
-    )
+    durable = durable_evidence(samples, attempt.load, allowances, quantile=settings.quantile)
     needed_ms = made.needed_ms - made.durable.value_ms + durable.value_ms
     return replace(made, durable=durable, needed_ms=needed_ms, fits=made.remaining_ms > needed_ms)

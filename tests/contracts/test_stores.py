@@ -147,6 +147,32 @@ def test_a_stream_becomes_an_object_when_it_ends(store: ObjectStore) -> None:
         assert stream.read(3) == b"012"
 
 
+def test_ranges_are_read_into_memory_that_is_there(store: ObjectStore) -> None:
+    """By several threads, and across the parts that an object store is asked for."""
+    data = bytes(range(256)) * (80_000) + b"end"
+    store.create_tree("generations/g1/")
+    with store.writer("generations/g1/x") as stream:
+        stream.write(data)
+    with store.ranges("generations/g1/x") as ranges, ThreadPoolExecutor(4) as pool:
+        assert ranges.size_bytes == len(data)
+        places = [bytearray(length) for length in (0, 1, 10_000_000, 20_000_000)]
+        reads = [
+            pool.submit(ranges.read_into, 7 * at, memoryview(place))
+            for at, place in enumerate(places)
+        ]
+        for read in reads:
+            read.result()
+        for at, place in enumerate(places):
+            assert place == data[7 * at : 7 * at + len(place)]
+        with pytest.raises(EOFError):
+            ranges.read_into(len(data) - 1, memoryview(bytearray(2)))
+
+
+def test_ranges_of_nothing_say_so(store: ObjectStore) -> None:
+    with pytest.raises(FileNotFoundError), store.ranges("generations/g1/x"):
+        pass
+
+
 def test_a_stream_that_fails_leaves_no_object(store: ObjectStore) -> None:
     store.create_tree("generations/g1/")
 

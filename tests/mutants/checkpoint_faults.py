@@ -10,6 +10,8 @@ OWN = (
     "tests/unit/test_durability.py",
 )
 
+FILLING = ("tests/unit/test_checkpoint_filling.py", "tests/unit/test_checkpoint_restoring.py")
+
 TORCH = (
     "tests/unit/test_checkpoint_saving.py",
     "tests/unit/test_checkpoint_early_staging.py",
@@ -26,6 +28,21 @@ FAULTS = (
         ("a save that was given up is reported durable", "    def _report_durable(self) -> None:\n        self._check_wanted()\n", "    def _report_durable(self) -> None:\n"),
         ("a save that was given up is begun", "            raise self._state\n        self._check_wanted()\n", "            raise self._state\n"),
         ("two saves write one directory", "        self._store.create_tree(generation_prefix(self.generation_id))\n", ""),
+    )),
+    *faults_of("checkpoint/filling.py", FILLING, (
+        ("what nobody wants is not hashed", "        self._skim(offset)\n", ""),
+        ("a file is hashed as far as it is read", "        self._skim(self._ranges.size_bytes)\n", ""),
+        ("what is read twice is hashed twice", "view[max(0, self._hashed - offset) :]", "view"),
+        ("rows begin at the first", "    return int(item.storage_offsets[0]) * _row_bytes(payload)", "    return 0"),
+        ("columns are read as rows", "    whole_rows = tuple(item.lengths[1:]) == payload.sizes[1:]", "    whole_rows = True"),
+        ("a place with gaps is taken for one without", "        and place.is_contiguous()\n", ""),
+    )),
+    *faults_of("checkpoint/stored.py", FILLING, (
+        ("any order of bytes in memory is taken for rows", "        if size > 1 and stride != step:", "        if False:"),
+        ("a conjugated view is taken as it lies", "    if more:  # a view", "    if False:  # a view"),
+    )),
+    *faults_of("checkpoint/restoring.py", FILLING, (
+        ("no file is hashed", "    if port.settings.verify != Verification.CHECKSUMS:", "    if True:"),
     )),
     *faults_of("checkpoint/own.py", OWN, (
         ("a save that is stuck is forgotten", "        stuck = self._commit is not None", "        stuck = False"),

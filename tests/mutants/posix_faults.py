@@ -69,7 +69,7 @@ FAULTS = (
         ("a committed generation leaves nothing in its place", "    if commit is None:\n        store.delete_tree(prefix)\n        return", "    if True:\n        store.delete_tree(prefix)\n        return"),
     )),
     *faults_of("store/generations.py", GENERATIONS, (
-        ("a file of other content is taken", "        if found != entry.checksum:", "        if False:"),
+        ("a file of other content is taken", "    if found != entry.checksum:", "    if False:"),
         ("files are not compared with the manifest", "    verify_stored(manifest.entries, stored)\n", ""),
         ("the manifest counts as an extra file", "    stored.pop(MANIFEST, None)\n", ""),
     )),

@@ -18,9 +18,11 @@ from drainfsm.core.budget import (
     Load,
     Sample,
     Stage,
+    comparable,
     evaluate,
     save_budget_ms,
 )
+from drainfsm.core.fit import SizedSave, fitted
 from drainfsm.core.quantiles import samples_needed, upper_bound
 from drainfsm.core.rules import recompute
 from drainfsm.testing import strategies
@@ -99,8 +101,54 @@ def test_more_bytes_take_no_less_time_without_samples_of_that_size(
     changed = _evaluate(allowances, samples, load=larger, stage=Stage.QUIESCED)
     assert base.durable is not None
     assert changed.durable is not None
-    if base.durable.basis == changed.durable.basis == "sizing":
+    if base.durable.basis == changed.durable.basis and base.durable.basis in ("sizing", "fitted"):
         assert changed.durable.value_ms >= base.durable.value_ms
+
+
+@given(
+    allowances=strategies.allowances,
+    samples=st.lists(strategies.samples, max_size=30),
+    world_size=st.integers(1, 64),
+    save_bytes=st.integers(1, 10**9),
+)
+def test_no_estimate_is_more_optimistic_than_a_save_that_was_no_larger(
+    allowances: Allowances, samples: list[Sample], world_size: int, save_bytes: int
+) -> None:
+    """Whatever the number of ranks: no larger in bytes, or in bytes of a rank."""
+    load = Load(world_size=world_size, save_bytes=save_bytes, store=strategies.STORE)
+    durable = _evaluate(allowances, samples, load=load).durable
+    assert durable is not None
+    here = [s for s in samples if s.store == load.store and s.save_bytes > 0]
+    no_larger = [
+        s.durable_ms
+        for s in here
+        if s.save_bytes <= load.save_bytes
+        or s.save_bytes / s.world_size <= load.save_bytes / load.world_size
+    ]
+    assert durable.value_ms >= max(no_larger, default=0)
+    assert durable.value_ms >= max((s.durable_ms for s in comparable(samples, load)), default=0)
+    assert (durable.basis == "sizing") is (not here)
+
+
+@given(
+    fixed_ms=st.integers(0, 10**4),
+    ms_per_mib=st.integers(1, 100),
+    sizes_mib=st.lists(st.integers(1, 10**4), min_size=1, max_size=9),
+    asked_mib=st.integers(1, 10**5),
+)
+def test_saves_on_a_line_are_never_promised_to_be_faster_than_it(
+    fixed_ms: int, ms_per_mib: int, sizes_mib: list[int], asked_mib: int
+) -> None:
+    """The line need not be known: from the smallest save on, the fit is at or above it."""
+    saves = [SizedSave(4, size << 20, fixed_ms + ms_per_mib * size) for size in sizes_mib]
+    fit = fitted(saves, SizedSave(4, asked_mib << 20))
+    assert fit is not None
+    true_ms = fixed_ms + ms_per_mib * asked_mib
+    if asked_mib >= min(sizes_mib):
+        assert fit.value_ms >= true_ms
+    if min(sizes_mib) <= asked_mib <= max(sizes_mib):
+        assert fit.value_ms == true_ms, "between two saves on the line, nothing is added"
+    assert fit.value_ms <= true_ms * max(1, asked_mib / min(sizes_mib)) + 1
 
 
 @given(allowances=strategies.allowances, samples=st.lists(strategies.samples, max_size=5))

@@ -152,6 +152,46 @@ def test_of_several_bandwidths_the_slowest_counts() -> None:
     assert budget.durable.value_ms == 2_000
 
 
+def test_a_tiny_save_says_nothing_of_a_large_one() -> None:
+    """Its half a second is fixed cost, not bandwidth."""
+    samples = [_sample(500, save_bytes=1_000), _sample(5_000, save_bytes=1_000_000_000)]
+    large = Load(world_size=8, save_bytes=2_000_000_000, store=STORE)
+    budget = _evaluate(Stage.QUIESCED, samples=samples, load=large)
+    assert budget.durable is not None
+    assert (budget.durable.value_ms, budget.durable.basis) == (10_000, "fitted")
+    between = Load(world_size=8, save_bytes=500_000_500, store=STORE)
+    budget = _evaluate(Stage.QUIESCED, samples=samples, load=between)
+    assert budget.durable is not None
+    assert budget.durable.value_ms == 2_750
+
+
+@pytest.mark.parametrize(
+    ("world_size", "durable_ms", "over"),
+    [(4, 4_000, "bytes_per_rank"), (8, 2_000, "bytes"), (16, 2_000, "bytes")],
+)
+def test_after_a_change_of_world_size_the_old_saves_count(
+    world_size: int, durable_ms: int, over: str
+) -> None:
+    """Half the ranks write twice as much each. Twice the ranks may meet the store's own limit."""
+    load = Load(world_size=world_size, save_bytes=1_000_000, store=STORE)
+    slow = Allowances(store_bytes_per_s=1_000, barrier_ms=0)
+    samples = [_sample(2_000), _sample(1_000)]
+    durable = _evaluate(Stage.QUIESCED, allowances=slow, samples=samples, load=load).durable
+    assert durable is not None
+    assert durable.value_ms == durable_ms
+    assert durable.basis == "fitted"
+    assert durable.fit is not None
+    assert (durable.fit.over, durable.fit.sample_count) == (over, 2)
+
+
+def test_the_slowest_commit_of_another_world_size_is_the_least_that_is_reserved() -> None:
+    slow = Sample(world_size=64, save_bytes=1_000_000, store=STORE, durable_ms=1, commit_ms=40_000)
+    budget = _evaluate(Stage.SAVING, samples=[slow])
+    assert budget.commit is not None
+    assert (budget.commit.value_ms, budget.commit.basis) == (40_000, "observed_max")
+    assert budget.commit.sample_count == 0
+
+
 @pytest.mark.parametrize(("quiesce_ms", "waits_ms"), [(5_000, 5_000), (20_000, 18_000)])
 def test_ranks_are_waited_for_as_long_as_a_save_still_fits_behind_them(
     quiesce_ms: int, waits_ms: int

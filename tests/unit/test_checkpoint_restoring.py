@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from drainfsm.checkpoint import Checkpoint
+from drainfsm.checkpoint import Checkpoint, restoring
 from drainfsm.core.manifest import Manifest
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
@@ -148,6 +148,21 @@ def test_a_flipped_bit_is_found_by_checksums(saved: Saved) -> None:
     flip_a_bit(saved.file("__0_1_0.distcp"))
     with pytest.raises(ManifestMismatchError, match=r"rank 0: file __0_1_0\.distcp has checksum"):
         saved.restore(parts(model()), verify="checksums")
+
+
+def test_nothing_is_unpickled_before_the_checksums_hold(
+    saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object of a changed file may be anything."""
+    asked: list[str] = []
+    monkeypatch.setattr(restoring, "unpickled", lambda generation, _: asked.append(generation))
+    for name in ("__0_0_0.distcp", "__0_1_0.distcp"):
+        whole = saved.file(name).read_bytes()
+        flip_a_bit(saved.file(name))
+        with pytest.raises(ManifestMismatchError, match="it was changed"):
+            saved.restore(parts(model()), verify="checksums")
+        saved.file(name).write_bytes(whole)
+    assert asked == []
 
 
 def test_a_flipped_bit_in_the_metadata_is_found_always(saved: Saved) -> None:

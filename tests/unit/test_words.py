@@ -125,7 +125,8 @@ def newer(record: Record) -> Record:
         for path, _ in enums(inspect.type_info(type(event))):
             holder: Any = data
             for key in path[:-1]:
-                holder = holder[key] if holder is not None and holder != [] else None
+                there = key in holder if isinstance(holder, dict) else bool(holder)
+                holder = holder[key] if there else None
             if holder is not None and path[-1] in holder:
                 holder[path[-1]] = FUTURE
     return codec.decode(msgspec.json.encode(wire))

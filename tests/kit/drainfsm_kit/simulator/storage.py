@@ -14,6 +14,7 @@ from drainfsm.core.manifest import Claim, Entry
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.errors import DrainfsmError, StoreUnreachableError
 from drainfsm.store import PosixStore
+from drainfsm.store.base import Ranges
 from drainfsm.store.checksums import new_hasher
 from drainfsm.store.generations import generation_prefix, read_manifest
 from drainfsm.store.slots import PREFIX, open_slot, slot_name, slot_numbers
@@ -391,6 +392,9 @@ class StoreClient:
         raise AssertionError("ranks write their files by themselves")
 
     def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
+        raise AssertionError("ranks read their files by themselves")
+
+    def ranges(self, name: str) -> AbstractContextManager[Ranges]:
         raise AssertionError("ranks read their files by themselves")
 
     def pause(self, seconds: float) -> None:
