@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from drainfsm.runtime.wire.frames import HEADER
 from drainfsm_kit.simulator.chance import Chance
 from drainfsm_kit.simulator.tally import Tally
 from drainfsm_kit.simulator.timeline import US_PER_MS, US_PER_S, Timeline
@@ -24,6 +25,9 @@ RETRANSMIT_US = (200_000, 1_000_000)
 """After a silence: TCP sends again only now and then."""
 
 SYN_RETRY_US = US_PER_S
+NO_MESSAGE = 0xC1
+"""With this no msgpack begins."""
+
 Factory = Callable[[], asyncio.Protocol]
 
 
@@ -226,13 +230,16 @@ class Network:
         return dest.powered and not self._silent.get((source.name, dest.name))
 
     def garbled(self, end: Transport, data: bytes) -> bytes:
-        """What arrives of it: TCP's own checksum lets one in many through."""
+        """What arrives of it: TCP's own checksum lets one in many through. Such that its reader can
+        know: a length, or what begins a message. A number that became another one is a message
+        like any other; only TLS tells."""
         if not self._garbles[end.process.name] or not data:
             return data
         self._garbles[end.process.name] -= 1
         self._tally.hit("frame_garbled")
-        at = end.chance.randrange(len(data))
-        return data[:at] + bytes([data[at] ^ (1 << end.chance.randrange(8))]) + data[at + 1 :]
+        at = end.chance.randrange(min(len(data), HEADER.size + 1))
+        wrong = data[at] ^ (1 << end.chance.randrange(8)) if at < HEADER.size else NO_MESSAGE
+        return data[:at] + bytes([wrong]) + data[at + 1 :]
 
     # --- faults ---------------------------------------------------------------------------------
 
