@@ -46,6 +46,7 @@ class Stream:
         """Ids of records that the server does not take at all."""
 
         self.closed = False
+        self.forgets_after_ms, self.stream_created = 0, "once"
         self.link = SimpleNamespace(reconnect_hooks=[])
 
     async def connect(self, *given: Any, **named: Any) -> Connection:
