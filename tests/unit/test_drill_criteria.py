@@ -42,6 +42,7 @@ def judged(**fields: Any) -> Judged:
         "resumed_step": 5,
         "left_over": (),
         "rules_broken": (),
+        "note": "",
         "problem": "",
         "duration_s": 12.5,
         "timeline": (Moment(at_unix_ms=1, epoch=1, kind="attempt_started"),),
