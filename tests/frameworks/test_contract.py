@@ -32,7 +32,7 @@ from drainfsm_kit.frameworks import FRAMEWORKS
 from drainfsm_kit.running import RunningJob, running_job
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE_S)
-WHOLE = os.environ.get(SCOPE) != "quick"
+WHOLE = os.environ.get(SCOPE) == "whole"
 CASES = [
     (one, sharding)
     for one in FRAMEWORKS

@@ -31,7 +31,7 @@ INSTALLED = "DRAINFSM_TEST_FRAMEWORKS"
 """Environment variable: frameworks that were installed for these tests, by commas."""
 
 SCOPE = "DRAINFSM_TEST_SCOPE"
-"""Environment variable: ``quick``, one scenario of each framework; else every one."""
+"""Environment variable: ``whole``, every scenario of each framework; else one."""
 
 PATIENCE_S = 900.0
 """Two Pythons with a framework take minutes to start, on a machine with many guests."""
