@@ -35,7 +35,7 @@ def test_two_ranks_of_ddp_see_every_sample_once(shell: Shell) -> None:
     lines = "".join(text for _, text in said)
     samples = [
         int(sample)
-        for batch in re.findall(r"samples \[(.*)\]", lines)
+        for batch in re.findall(r"samples \[([^\]]*)\]", lines)
         for sample in batch.split(", ")
     ]
     assert len(samples) == len(set(samples)) == 4 * len(trained[0] + trained[1])

@@ -95,7 +95,10 @@ class Run:
 
     def steps(self) -> list[int]:
         """That it has printed: of all ranks."""
-        return [int(step) for step in re.findall(r"^step (\d+)\b", self.output(), re.MULTILINE)]
+        # two ranks share a pipe: the end of a line may come after another one has begun
+        return [
+            int(step) for step in re.findall(r"(?:^|\])step (\d+)\b", self.output(), re.MULTILINE)
+        ]
 
     def wait(self, found: Callable[[], object], *, what: str) -> None:
         give_up = time.monotonic() + WAIT_S
