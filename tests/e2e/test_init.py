@@ -23,16 +23,21 @@ def _batches(name: str, step: int) -> int:
     return step + 1 if name in ("range", "while") else 2 * (step + 1)
 
 
+STATEFUL = "from torchdata.stateful_dataloader import StatefulDataLoader\n"
 LEFT_IN = {"epochs": AT_THE_END, "trainer": WITHIN, "accumulation": WITHIN, "while": WITHIN}
 
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights of uninterrupted runs of the scripts as they were, made by one process."""
+    """Weights of uninterrupted runs of the scripts, made by one process.
+
+    As they were, but for the loader that can say where it is: it draws other random numbers.
+    """
     folder = tmp_path_factory.mktemp("wanted")
     for name in LEFT_IN:
         (folder / name).mkdir()
-        (folder / name / "train.py").write_text(SCRIPTS[name])
+        script = SCRIPTS[name].replace("= DataLoader(", "= StatefulDataLoader(")
+        (folder / name / "train.py").write_text(STATEFUL + script)
     code = "import os, runpy, sys\nfor name in sys.argv[1:]:\n    os.chdir(name)\n"
     code += "    runpy.run_path('train.py', run_name='__main__')\n    os.chdir('..')\n"
     subprocess.run([sys.executable, "-c", code, *LEFT_IN], check=True, cwd=folder)

@@ -64,7 +64,8 @@ def test_pages_load_nothing_from_elsewhere_and_search_finds(site: str, page: Pag
     if SHOTS:
         page.goto(f"{site}/docs/why.html")
         page.screenshot(path=str(Path(SHOTS) / "site.png"))
-    page.get_by_role("textbox", name="Search").fill("exit_margin_ms")
+    search = page.get_by_role("textbox", name="Search")
+    search.press_sequentially("exit_margin_ms")  # the page listens to keys, not to the value
     first = page.locator(".md-search-result__item a").first
     expect(first).to_be_visible(timeout=WAIT_MS)
     page.goto(str(first.evaluate("found => found.href")))
