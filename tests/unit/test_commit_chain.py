@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.core.manifest import Commit
 from drainfsm.errors import (
@@ -19,7 +20,7 @@ from drainfsm.store import log_reader
 from drainfsm.store.commits import CommitLog
 from drainfsm.store.identity import IDENTITY
 from drainfsm.store.marks import MARKS
-from drainfsm.store.slots import PREFIX, slot_name
+from drainfsm.store.slots import PREFIX, linked, open_slot, slot_name
 from drainfsm.testing.stores import MemoryStore, new_store
 
 SLOTS = 6
@@ -121,10 +122,30 @@ def test_every_changed_byte_of_a_slot_is_seen(number: int) -> None:
     whole = written().objects[name_of(number)]
     for at in range(len(whole)):
         for changed in (whole[at] ^ 1, whole[at] ^ 4):
-            store = written()
+            store = without_marks(written())
             store.objects[name_of(number)] = whole[:at] + bytes([changed]) + whole[at + 1 :]
             with pytest.raises(CommitLogError):
                 log_of(store).head()
+
+
+def without_marks(store: MemoryStore) -> MemoryStore:
+    for name in [name for name in store.objects if name.startswith(MARKS)]:
+        del store.objects[name]
+    return store
+
+
+def test_a_well_formed_slot_of_another_job_is_refused() -> None:
+    store = without_marks(written())
+    behind, newest = (open_slot(store.objects[name_of(n)], n) for n in (SLOTS - 1, SLOTS))
+    assert newest.link is not None
+    store.objects[name_of(SLOTS)] = linked(
+        replace(newest.slot, job_id="other"),
+        behind=behind,
+        newest_commit=newest.link.newest_commit,
+        store_id=newest.link.store_id,
+    )
+    with pytest.raises(CommitLogError):
+        log_of(store).head()
 
 
 def test_a_log_of_which_nothing_is_left_is_not_taken_for_a_fresh_one() -> None:
