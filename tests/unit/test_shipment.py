@@ -205,8 +205,9 @@ def journal_of(state_dir: Path, *, epoch: int, count: int) -> Journal:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    while not true():
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(30):  # it never will be: fail, and do not hang
+        while not true():
+            await asyncio.sleep(0.001)
 
 
 def run(
