@@ -74,6 +74,19 @@ def test_links_to_files_and_folders_of_the_repository_come_along(tmp_path: Path)
     assert (tmp_path / "deploy" / "grafana" / "alerts.yml").exists()
 
 
+def test_packages_installed_beside_an_example_stay_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "repo" / "examples" / "dashboards" / "node_modules" / "somebodys"
+    package.mkdir(parents=True)
+    (package / "README.md").write_text("[nowhere](../missing.md)")
+    (tmp_path / "repo" / "examples" / "README.md").write_text("# Examples")
+    monkeypatch.setattr(build, "ROOT", tmp_path / "repo")
+    build.stage(tmp_path / "staged")
+    assert (tmp_path / "staged" / "examples" / "README.md").exists()
+    assert not list((tmp_path / "staged").rglob("node_modules"))
+
+
 @pytest.mark.parametrize(
     "text",
     [
