@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from drainfsm.core.codec import encode_object
 from drainfsm.core.manifest import Commit
 from drainfsm.errors import (
     CommitLogError,
@@ -145,6 +146,24 @@ def test_a_well_formed_slot_of_another_job_is_refused() -> None:
         store_id=newest.link.store_id,
     )
     with pytest.raises(CommitLogError):
+        log_of(store).head()
+
+
+def test_a_slot_follows_the_one_that_was_before_it_when_it_was_written() -> None:
+    store, other = without_marks(written()), MemoryStore()
+    first = [name_of(number) for number in range(1, SLOTS - 1)]
+    other.objects = {name: store.objects[name] for name in (*first, IDENTITY)}
+    log_of(other).publish(commit_of(99, epoch=2, attempt_id="a2"))
+    store.objects[name_of(SLOTS - 1)] = other.objects[name_of(SLOTS - 1)]
+    with pytest.raises(CommitLogError, match=r"00000006\.json was not written after"):
+        log_of(store).head()
+
+
+def test_a_slot_without_a_link_stands_before_all_that_have_one() -> None:
+    store = without_marks(written())
+    newest = open_slot(store.objects[name_of(SLOTS)], SLOTS)
+    store.objects[name_of(SLOTS)] = encode_object(newest.slot)
+    with pytest.raises(CommitLogError, match=r"00000006\.json has no link"):
         log_of(store).head()
 
 
