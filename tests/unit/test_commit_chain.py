@@ -262,6 +262,18 @@ def test_of_a_long_log_only_the_newest_slots_are_read(monkeypatch: pytest.Monkey
     assert len(set(read) & {name_of(n) for n in range(1, 100)}) == 5
 
 
+def test_an_older_commit_in_the_place_of_the_newest_is_seen_where_no_neighbor_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_reader, "CHECKED_SLOTS", 2)
+    store = written()
+    for number in range(3):
+        log_of(store).claim(attempt_id=f"b{number}", now_unix_ms=1)
+    store.objects[name_of(SLOTS)] = store.objects[name_of(SLOTS - 1)]
+    with pytest.raises(CommitLogError, match=r"00000006\.json was written for place 5"):
+        log_of(without_marks(store)).head()
+
+
 # --- the store -----------------------------------------------------------------------------------
 
 
