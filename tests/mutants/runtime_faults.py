@@ -13,6 +13,7 @@ PUBLISHER = (
 )
 REPORTS = ("tests/unit/test_runtime_node_reports.py", *WORLD)
 SAVES = ("tests/unit/test_runtime_saves.py", *REPORTS)
+WATCHDOGS = ("tests/unit/test_runtime_watchdogs.py", *WORLD)
 COORDINATOR = (
     "tests/unit/test_runtime_deadlines.py",
     "tests/unit/test_runtime_joining.py",
@@ -100,6 +101,18 @@ FAULTS = (
     *faults_of("runtime/coordinator/coordinator.py", COORDINATOR, (
         ("a lost node goes unnoticed", "        self._decisions.submit(i.ReportRanksLost(missing=missing, node_lost=True, reason=reason))\n", ""),
         ("who gave a notice hears nothing", "        self._nodes.tell(answer, (node,))\n\n    async def _interpreted", "        pass\n\n    async def _interpreted"),
+    )),
+    *faults_of("runtime/coordinator/watchdogs.py", WATCHDOGS, (
+        ("a silent node is never lost", "            if node != config.node_rank and silent_ms > config.silence_s * 1_000:", "            if False:"),
+        ("node 0 is lost to itself", "            if node != config.node_rank and silent_ms", "            if silent_ms"),
+        ("nodes hear no heartbeat", "        nodes.tell(n.Heartbeat(now_unix_ms=clock.now_unix_ms()))\n", ""),
+        ("an attempt looks once whether another has claimed", "        if by_epoch is not None:\n            submit(ReportFenced(by_epoch=by_epoch))\n            return", "        if by_epoch is not None:\n            submit(ReportFenced(by_epoch=by_epoch))\n        return"),
+        ("a store that is away ends the look-out", "    with contextlib.suppress(TimeoutError, DrainfsmError, OSError):", "    with contextlib.suppress(TimeoutError):"),
+        ("who has attached is named as missing", "    if missing := reports.not_formed:", "    if missing := tuple(sorted(reports._nodes)):"),
+        ("every missing node is named", "missing[:MISSING_TOLD_MAX])", "missing)"),
+        ("a short window is said again and again", "        fitted = budget.fits", "        fitted = True"),
+        ("a short window is said once for ever", "        fitted = budget.fits", "        fitted = fitted and budget.fits"),
+        ("a short window is said in the middle of a drain", "        if now.phase.active or not now.attempt", "        if not now.attempt"),
     )),
     *faults_of("runtime/agent/limits.py", AGENT, (
         ("the latest limit counts", "    return min((limit for limit in limits if limit is not None), default=None)", "    return max((limit for limit in limits if limit is not None), default=None)"),

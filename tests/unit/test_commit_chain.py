@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from drainfsm.core.codec import encode_object
 from drainfsm.core.manifest import Commit
+from drainfsm.core.notice import Cause
+from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.errors import (
     CommitLogError,
     ConfigError,
@@ -21,6 +23,7 @@ from drainfsm.store import log_reader
 from drainfsm.store.commits import CommitLog
 from drainfsm.store.identity import IDENTITY
 from drainfsm.store.marks import MARKS
+from drainfsm.store.requeues import check_restorable, write_requeue
 from drainfsm.store.slots import PREFIX, linked, open_slot, slot_name
 from drainfsm.testing.stores import MemoryStore, new_store
 
@@ -272,6 +275,28 @@ def test_an_older_commit_in_the_place_of_the_newest_is_seen_where_no_neighbor_is
     store.objects[name_of(SLOTS)] = store.objects[name_of(SLOTS - 1)]
     with pytest.raises(CommitLogError, match=r"00000006\.json was written for place 5"):
         log_of(without_marks(store)).head()
+
+
+def test_a_requeue_record_tells_that_the_claim_of_its_attempt_is_gone() -> None:
+    store = without_marks(written())
+    record = RequeueRecord(
+        job_id="job",
+        epoch=2,
+        cause=Cause.LOST,
+        generation_id=None,
+        manifest_digest=None,
+        step=None,
+        world_size=0,
+        capacity=Capacity(node_count=1),
+        recorded_unix_ms=1,
+    )
+    write_requeue(store, record)
+    log = log_of(store)
+    check_restorable(store, log, log.head(), damaged_layout={})
+    lose(store, 4)
+    log = log_of(store)
+    with pytest.raises(CommitLogError, match=r"000002\.json is of an attempt that no slot claims"):
+        check_restorable(store, log, log.head())
 
 
 # --- the store -----------------------------------------------------------------------------------
