@@ -10,8 +10,8 @@ JOURNAL = (
     "tests/properties/test_journal.py",
 )
 
-SHIPPER = ("tests/unit/test_shipper.py", "tests/contracts/test_shipper.py")
-SHIPPING = ("tests/unit/test_shipment.py",)
+SHIPMENT = ("tests/unit/test_shipment.py",)
+SHIPPER = ("tests/unit/test_shipper.py", *SHIPMENT, "tests/contracts/test_shipper.py")
 
 FAULTS = (
     *faults_of("log/journal.py", JOURNAL, (
@@ -47,6 +47,12 @@ FAULTS = (
         ("a connection is never suspect", "if failures % FAILURES_MAX == 0:", "if False:"),
         ("a damaged journal counts as shipped", "            and not self._damaged\n", ""),
         ("a conflict counts as shipped", "            and not any(shipment.conflict for shipment in self._shipments())\n", ""),
+        ("every failure costs the connection", "if failures % FAILURES_MAX == 0:", "if True:"),
+        ("the newest attempt comes first", "for epoch in sorted(self._earlier)]", "for epoch in sorted(self._earlier, reverse=True)]"),
+        ("a refused record holds up other attempts", "            except RecordRefusedError as error:\n                refused = error", "            except RecordRefusedError:\n                raise"),
+        ("a refused record is passed over in silence", "        if refused is not None:\n            raise refused", "        pass"),
+        ("an outage is told with every try", "        if message not in reported and len(reported) < REPORTED_MAX:", "        if len(reported) < REPORTED_MAX:"),
+        ("a damage ends the shipper", "    except (JournalCorruptError, RecordUnreadableError, OSError) as error:\n        return records", "    except (RecordUnreadableError, OSError) as error:\n        return records"),
     )),
     *faults_of("log/shipped.py", ("tests/contracts/test_shipper_misfortunes.py",), (
         ("what another stream has is taken for granted", "    if not stream or notes.stream != stream:", "    if not stream:"),
@@ -58,7 +64,7 @@ FAULTS = (
         ("a journal of a newer format is read", "    if header.format_version > FORMAT_VERSION:", "    if False:"),
         ("zeros that a crash left are no empty journal", '    if not data.strip(b"\\0"):', "    if not data:"),
     )),
-    *faults_of("log/shipment.py", SHIPPING, (
+    *faults_of("log/shipment.py", SHIPMENT, (
         ("the last record is not sent", "self.shipped_count >= len(self.records)", "self.shipped_count >= len(self.records) - 1"),
         ("a doubt is no doubt", "self.shipped_count >= len(self.records) and not self._doubted", "self.shipped_count >= len(self.records)"),
         ("a conflict is for ever", "        self._doubted = True\n        self.conflict = \"\"", "        self._doubted = True"),
@@ -76,13 +82,5 @@ FAULTS = (
         ("another job's record is a conflict", "        return own and record.follows == position", "        return record.follows == position"),
         ("a stream that holds something is taken for empty", "        if count == 0:", "        if count <= 1:"),
         ("what another put behind ours is overwritten", "self.shipped_count, self._sequence = count, messages[-1].sequence", "self.shipped_count, self._sequence = count, count"),
-    )),
-    *faults_of("log/shipper.py", SHIPPING, (
-        ("every failure costs the connection", "if failures % FAILURES_MAX == 0:", "if True:"),
-        ("the newest attempt comes first", "for epoch in sorted(self._earlier)]", "for epoch in sorted(self._earlier, reverse=True)]"),
-        ("a refused record holds up other attempts", "            except RecordRefusedError as error:\n                refused = error", "            except RecordRefusedError:\n                raise"),
-        ("a refused record is passed over in silence", "        if refused is not None:\n            raise refused", "        pass"),
-        ("an outage is told with every try", "        if message not in reported and len(reported) < REPORTED_MAX:", "        if len(reported) < REPORTED_MAX:"),
-        ("a damage ends the shipper", "    except (JournalCorruptError, RecordUnreadableError, OSError) as error:\n        return records", "    except (RecordUnreadableError, OSError) as error:\n        return records"),
     )),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from drainfsm.runtime.wire.frames import HEADER
 from drainfsm_kit.simulator.chance import Chance
 from drainfsm_kit.simulator.tally import Tally
 from drainfsm_kit.simulator.timeline import US_PER_MS, US_PER_S, Timeline
+from drainfsm_kit.simulator.transport import End
 
 if TYPE_CHECKING:
     from drainfsm_kit.simulator.machine import Machine
@@ -31,7 +32,7 @@ NO_MESSAGE = 0xC1
 Factory = Callable[[], asyncio.Protocol]
 
 
-class Transport(asyncio.Transport):
+class Transport(End):
     """One end of a connection."""
 
     def __init__(
@@ -41,14 +42,10 @@ class Transport(asyncio.Transport):
         protocol: asyncio.Protocol,
         chance: random.Random,
     ) -> None:
-        super().__init__()
+        super().__init__(process, protocol)
         self.network = network
         self.chance = chance
-        self.process = process
-        self.protocol = protocol
         self.peer: Transport = self
-        self.closing = False
-        self.lost = False
         self.arrives_us = 0
         """When the last byte under way from here arrives."""
 
@@ -57,21 +54,6 @@ class Transport(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self.peer.process.name if name == "peername" else default
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        assert isinstance(protocol, asyncio.Protocol)
-        self.protocol = protocol
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        """The reader takes what comes: there is no memory to protect."""
-
-    def resume_reading(self) -> None: ...
-
-    def is_closing(self) -> bool:
-        return self.closing
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self.closing:
@@ -83,42 +65,32 @@ class Transport(asyncio.Transport):
         if not self.closing:
             self.closing = True
             self.network.send(self, self.peer.receive_end)
-            self.process.call_soon(self._lose, None)
+            self.process.call_soon(self.lose, None)
 
     def abort(self) -> None:
         if not self.closing:
             self.closing = True
             self.network.send(self, self.peer.receive_reset)
-            self.process.call_soon(self._lose, None)
+            self.process.call_soon(self.lose, None)
 
     def receive(self, data: bytes) -> None:
         if self.closing or self.process.dead:
             self.network.send(self, self.peer.receive_reset)
         else:
-            self.process.call_soon(self._take, data)
+            self.process.call_soon(self.take, data)
 
     def receive_end(self) -> None:
         if not self.closing:
-            self.process.call_soon(self._take_end)
+            self.process.call_soon(self.take_end)
 
     def receive_reset(self) -> None:
         if not self.lost:
             self.closing = True
-            self.process.call_soon(self._lose, ConnectionResetError("the connection was reset"))
+            self.process.call_soon(self.lose, ConnectionResetError("the connection was reset"))
 
-    def _take(self, data: bytes) -> None:
-        if not self.lost:
-            self.protocol.data_received(data)
-
-    def _take_end(self) -> None:
-        if not self.lost and not self.protocol.eof_received():
-            self.close()
-
-    def _lose(self, error: Exception | None) -> None:
-        if not self.lost:
-            self.lost = True
-            self.network.forget(self)
-            self.protocol.connection_lost(error)
+    def lose(self, error: Exception | None) -> None:
+        self.network.forget(self)
+        super().lose(error)
 
 
 class Server:

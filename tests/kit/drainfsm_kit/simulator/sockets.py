@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from drainfsm_kit.simulator.fibers import Fibers, Resume
 from drainfsm_kit.simulator.timeline import US_PER_S, Timeline
+from drainfsm_kit.simulator.transport import End
 
 if TYPE_CHECKING:
     from drainfsm_kit.simulator.process import Process
@@ -23,17 +24,16 @@ _LIMIT = struct.Struct("@ll")
 Factory = Callable[[], asyncio.Protocol]
 
 
-class AgentEnd(asyncio.Transport):
+class AgentEnd(End):
     """Of an agent."""
 
-    def __init__(self, process: Process, peer: RankSocket, timeline: Timeline) -> None:
-        super().__init__()
+    def __init__(
+        self, process: Process, protocol: asyncio.Protocol, peer: RankSocket, timeline: Timeline
+    ) -> None:
+        super().__init__(process, protocol)
         self.message_count = 0
-        self.protocol: asyncio.Protocol
-        self._process = process
         self._peer = peer
         self._timeline = timeline
-        self._closing = self._lost = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self if name == "socket" else default
@@ -42,50 +42,25 @@ class AgentEnd(asyncio.Transport):
         """``SO_PEERCRED``: who is at the other end."""
         return _PEER.pack(self._peer.pid, os.getuid(), os.getgid())
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        assert isinstance(protocol, asyncio.Protocol)
-        self.protocol = protocol
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        """There is no memory to protect."""
-
-    def resume_reading(self) -> None: ...
-
-    def is_closing(self) -> bool:
-        return self._closing
-
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self._closing:
+        if not self.closing:
             self.message_count += 1
             self._timeline.after(IPC_US, self._peer.receive, bytes(data))
 
     def close(self) -> None:
-        if not self._closing:
-            self._closing = True
+        if not self.closing:
+            self.closing = True
             self._timeline.after(IPC_US, self._peer.receive, b"")
-            self._process.call_soon(self._lose)
+            self.process.call_soon(self.lose, None)
 
     abort = close
 
     def receive(self, data: bytes) -> None:
         """``b""``: the other end is closed."""
-        self._process.call_soon(self._take if data else self._take_end, data)
-
-    def _take(self, data: bytes) -> None:
-        if not self._lost:
-            self.protocol.data_received(data)
-
-    def _take_end(self, data: bytes) -> None:
-        if not self._lost and not self.protocol.eof_received():
-            self.close()
-
-    def _lose(self) -> None:
-        if not self._lost:
-            self._lost = True
-            self.protocol.connection_lost(None)
+        if data:
+            self.process.call_soon(self.take, data)
+        else:
+            self.process.call_soon(self.take_end)
 
 
 class UnixServer:
@@ -104,8 +79,7 @@ class UnixServer:
         return self._open and not self._process.dead
 
     def connect(self, peer: RankSocket, timeline: Timeline) -> AgentEnd:
-        end = AgentEnd(self._process, peer, timeline)
-        end.set_protocol(self._factory())
+        end = AgentEnd(self._process, self._factory(), peer, timeline)
         self._process.call_soon(end.protocol.connection_made, end)
         return end
 
