@@ -68,6 +68,12 @@ class ObjectsStore:
         self.url = url.rstrip("/")
         self._control = _client(self.url, CONTROL_ANSWER_S, CONTROL_RETRY_S)
         self._data = _client(self.url, DATA_ANSWER_S, DATA_RETRY_S)
+        self._one_by_one = _client(
+            self.url, CONTROL_ANSWER_S, CONTROL_RETRY_S, disable_bulk_delete=True
+        )
+        """Not every server that speaks like S3 knows the request that deletes many objects."""
+
+        self._deletes_many = True
 
     def create(self, *, parents: bool = False) -> None:
         """Buckets are created by their owner, and a prefix needs no creation."""
@@ -112,7 +118,7 @@ class ObjectsStore:
         check_name(name)
         with _answering("delete", name, self.url):
             try:
-                obstore.delete(self._control, name)
+                obstore.delete(self._one_by_one, name)
             except FileNotFoundError:
                 return
 
@@ -122,7 +128,17 @@ class ObjectsStore:
         with _answering("delete", prefix, self.url):
             names = [f"{prefix}{name}" for name, _ in self._below(prefix)]
             if names:
+                self._delete_each(names)
+
+    def _delete_each(self, names: Sequence[str]) -> None:
+        if self._deletes_many:
+            try:
                 obstore.delete(self._control, names)
+            except BaseError:
+                self._deletes_many = False
+            else:
+                return
+        obstore.delete(self._one_by_one, names)
 
     def create_tree(self, prefix: str) -> None:
         check_prefix(prefix)
@@ -167,7 +183,7 @@ class ObjectsStore:
                     yield name, int(found["size"])
 
 
-def _client(url: str, answer_s: int, retry_s: int) -> Backend:
+def _client(url: str, answer_s: int, retry_s: int, **s3_options: bool) -> Backend:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     options: dict[str, Any] = {
         "connect_timeout": f"{CONNECT_S}s",
@@ -176,7 +192,10 @@ def _client(url: str, answer_s: int, retry_s: int) -> Backend:
     }
     backoff = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5)}
     retry: dict[str, Any] = {"retry_timeout": timedelta(seconds=retry_s), "backoff": backoff}
+    of_scheme: dict[str, Any] = s3_options if url.startswith("s3://") else {}
     try:
-        return from_url(url, client_options=cast(Any, options), retry_config=cast(Any, retry))
+        return from_url(
+            url, client_options=cast(Any, options), retry_config=cast(Any, retry), **of_scheme
+        )
     except (BaseError, ValueError, TypeError) as error:
         raise ConfigError(f"store {url!r}: {error}") from error

@@ -84,11 +84,11 @@ def test_an_attempt_that_may_go_on_is_not_archived(
     assert "0 attempts added, 0 were there" in capsys.readouterr().err
 
 
-def test_parquet_goes_into_an_object_store(own_nats_server: EmbeddedServer, s3_port: int) -> None:
+def test_parquet_goes_into_an_object_store(own_nats_server: EmbeddedServer, s3: int) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     pyarrow = pytest.importorskip("pyarrow")
     ship(own_nats_server.url, records_of("a", 5))
-    target = f"s3://{BUCKET}/archive-{s3_port}"
+    target = f"s3://{BUCKET}/archive-{s3}"
     assert archive(own_nats_server.url, target, "--format", "parquet") == 0
     data = open_store(target).get("a/000001.parquet")
     assert parquet.read_table(pyarrow.BufferReader(data)).num_rows == 5

@@ -21,14 +21,15 @@ STORES: dict[str, Callable[[Path], ObjectStore]] = {
     "memory": lambda _: MemoryStore(),
     "posix": lambda path: open_store(str(path)),
     "s3": lambda path: open_store(f"s3://{BUCKET}/{path.name}"),
+    "s3_files": lambda path: open_store(f"s3://{BUCKET}/{path.name}"),
 }
 LAST = Retention(keep_last=1)
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "s3":
-        request.getfixturevalue("s3_port")
+    if request.param.startswith("s3"):
+        request.getfixturevalue(request.param)
     return STORES[request.param](tmp_path)
 
 

@@ -27,13 +27,14 @@ STORES: dict[str, Callable[[Path], ObjectStore]] = {
     "posix_without_links": lambda path: PosixStore(path / "store", link=no_links),
     "memory": lambda path: MemoryStore(),
     "s3": lambda path: open_store(f"s3://{BUCKET}/{path.name}"),
+    "s3_files": lambda path: open_store(f"s3://{BUCKET}/{path.name}"),
 }
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "s3":
-        request.getfixturevalue("s3_port")
+    if request.param.startswith("s3"):
+        request.getfixturevalue(request.param)
     store = STORES[request.param](tmp_path)
     store.create()
     return store

@@ -16,16 +16,27 @@ from drainfsm.core.words import Verification
 from drainfsm.errors import ManifestMismatchError
 from drainfsm.store import open_store
 from drainfsm_kit.ranks import RecordedPort, commit_saved
-from drainfsm_kit.s3 import BUCKET, Fault, FaultProxy, environment, s3_server
+from drainfsm_kit.s3 import (
+    BUCKET,
+    Fault,
+    FaultProxy,
+    environment,
+    has_file_server,
+    s3_file_server,
+    s3_server,
+)
 
 LAYERS = 3
 WIDTH = 1_500
 GENERATION = generation_id(epoch=1, step=0, saver="p")
 
 
-@pytest.fixture(scope="module")
-def proxy() -> Iterator[FaultProxy]:
-    with s3_server() as port:
+@pytest.fixture(scope="module", params=["moto", "localbucket"])
+def proxy(request: pytest.FixtureRequest) -> Iterator[FaultProxy]:
+    if request.param == "localbucket" and not has_file_server():
+        pytest.skip("localbucket, a second S3 server, is not installed")
+    serve = s3_server if request.param == "moto" else s3_file_server
+    with serve() as port:
         proxy = FaultProxy(port)
         with environment(proxy.port):
             yield proxy

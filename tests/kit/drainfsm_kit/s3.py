@@ -1,17 +1,23 @@
-"""A real S3 API over HTTP for tests (moto's server), and a proxy before it that misbehaves."""
+"""Real S3 APIs over HTTP for tests, and a proxy before them that misbehaves.
+
+moto's server keeps everything in memory and answers one request at a time; localbucket's keeps
+files in a directory and answers as many as come.
+"""
 
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import os
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
@@ -31,12 +37,33 @@ ENVIRONMENT = {
 @contextmanager
 def s3_server() -> Iterator[int]:
     """Port of a fresh server with one bucket. It forgets everything when the context ends."""
+    with _served(["moto.server", "-H", "127.0.0.1"], port_option="-p") as port:
+        yield port
+
+
+def has_file_server() -> bool:
+    """Whether the package of ``s3_file_server`` is installed."""
+    return importlib.util.find_spec("localbucket") is not None
+
+
+@contextmanager
+def s3_file_server() -> Iterator[int]:
+    """The same of another server, written by others."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = ["localbucket", "--host", "127.0.0.1", directory]
+        with _served(command, port_option="--port") as port:
+            yield port
+
+
+@contextmanager
+def _served(module: Sequence[str], *, port_option: str) -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1"]
     process = subprocess.Popen(
-        [*command, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-W", "ignore", "-m", *module, port_option, str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         _await_bucket(process, port)
