@@ -14,12 +14,16 @@ from drainfsm.cli.options import Parser, add_options
 from drainfsm.errors import ConfigError
 
 USAGE = """notify --job NAME (--in SECONDS | --deadline RFC3339 | --now) [--soft] [--cause TEXT]
+                       [--wait]
        drainfsm notify --job NAME --withdraw --id ID [--cause TEXT]"""
 
 EPILOG = """\
 Returns once the notice is on record. A notice is HARD: processes may be killed at the deadline, and
 it cannot be taken back. With --soft training goes on until the latest safe start, and --withdraw
-takes the notice back as long as no stop step is agreed."""
+takes the notice back as long as no stop step is agreed.
+
+With --wait it returns once the agent has left (of several on this machine: all of the job), however
+it left: for a hook after which the platform ends what is left, such as preStop."""
 
 SOURCE = "notify"
 
@@ -40,6 +44,9 @@ def parser() -> Parser:
     made.add_argument("--cause", metavar="TEXT", default="", help="why (default: unknown)")
     made.add_argument("--by", metavar="JOB", default="", help="the job that takes the capacity")
     made.add_argument("--id", metavar="ID", default="", help="the same one again is a repeat")
+    made.add_argument(
+        "--wait", action="store_true", help="return once the job's agents here have left"
+    )
     made.add_argument("--node-rank", metavar="R", type=int, help="which agent of this machine")
     return made
 
@@ -48,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser().parse(argv)
     if arguments.withdraw and not arguments.id:
         raise ConfigError("--withdraw needs --id: which notice is taken back?")
+    if arguments.withdraw and arguments.wait:
+        raise ConfigError("--wait is for a notice: after --withdraw the job trains on")
     from drainfsm.cli.settings import load_settings
 
     given = {key: value for key, value in vars(arguments).items() if key != "node_rank"}
@@ -59,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _give(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
     from drainfsm.core.notice import Cause, Notice, NoticeClass
-    from drainfsm.runtime.agent.notify import give_notice
+    from drainfsm.runtime.agent.notify import agents_here, give_notice, wait_until_gone
     from drainfsm.runtime.clock import Clock
 
     now_unix_ms = Clock().now_unix_ms()
@@ -72,8 +81,11 @@ def _give(arguments: argparse.Namespace, state_dir: Path, job: str) -> int:
         received_unix_ms=now_unix_ms,
         evicted_by=arguments.by or UNSET,
     )
-    detail = give_notice(state_dir, job=job, notice=notice, node_rank=arguments.node_rank)
-    print(f"notice {notice.identity} is on record: {detail}")
+    node_rank: int | None = arguments.node_rank
+    detail = give_notice(state_dir, job=job, notice=notice, node_rank=node_rank)
+    print(f"notice {notice.identity} is on record: {detail}", flush=True)
+    if arguments.wait:  # an agent that has ended since then has left
+        wait_until_gone(agents_here(state_dir, job=job, node_rank=node_rank))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from drainfsm.core.state import Phase
 from drainfsm.errors import AgentUnreachableError, NoticeRejectedError
 from drainfsm.runtime.agent.notify import withdraw_notice
 from drainfsm_kit import plugin
-from drainfsm_kit.running import ROOMY, RunningJob
+from drainfsm_kit.running import DRAINFSM, ROOMY, WAIT_S, RunningJob
 
 
 @pytest.fixture
@@ -176,3 +177,18 @@ def test_a_source_is_heard_cordons_and_acts_last(
     requeue, _timeout_ms, *left_for = (tmp_path / "left-0").read_text().split()
     assert (requeue, left_for) == ("True", ["test/t"])
     assert job.find(e.ManifestPublished) != []
+
+
+def test_who_waits_for_a_notice_goes_on_once_the_agent_has_left(job: RunningJob) -> None:
+    agent = job.start(job.toy("--save-s", "1", "--exit-s", "1"))
+    job.wait_for(e.HealthyStepReached)
+    where = ("--job", job.job, "--state-dir", str(job.state_dir))
+    done = subprocess.run(
+        [*DRAINFSM, "notify", *where, "--in", "110", "--wait"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    assert agent.process.poll() == 75, "what the platform ends after the hook has left by itself"
+    assert "is on record" in done.stdout

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="VERSIONS", help=f"{NEWEST}, {LOWEST}")
     parser.add_argument("--whole", action="store_true", help="every scenario")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, help="default: 2, and 1 with --only")
     parser.add_argument("--only", default="", metavar="NAME", help="one framework, by itself")
     parser.add_argument("-k", default="", metavar="EXPRESSION", help="of pytest: which tests")
     options = parser.parse_args(arguments)
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = []
     for name in names:
         print(f"frameworks, {name} versions", flush=True)
-        whole, workers = options.whole, options.workers
+        whole, workers = options.whole, options.workers or (1 if options.only else 2)
         if not passes(name, frameworks, whole=whole, workers=workers, chosen=chosen):
             failed.append(name)
     if failed:

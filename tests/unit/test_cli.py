@@ -91,6 +91,7 @@ def test_every_command_has_help(name: str, capsys: Output) -> None:
         (["notify", "--job", "j", "--deadline", "noon"], "--deadline noon: Invalid isoformat"),
         (["notify", "--job", "j", "--deadline", "2027-01-01T00:00:00"], "say which time zone"),
         (["notify", "--job", "j", "--withdraw"], "--withdraw needs --id"),
+        (["notify", "--job", "j", "--withdraw", "--id", "i", "--wait"], "--wait is for a notice"),
         (["export", "--job", "j"], "one of the arguments -o/--output --otlp --archive is required"),
     ],
 )

@@ -1,5 +1,5 @@
-"""The job files of ``deploy/`` for SkyPilot and dstack: what is in them is a command of ours, and
-says the same twice. Where the tool's own package is installed, its parser has the last word."""
+"""The job files of ``deploy/`` for SkyPilot, dstack and Ray: what is in them is a command of ours,
+and says the same twice. Where the tool's own package is installed, its parser has the last word."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from drainfsm.cli import run
+from drainfsm.cli import notify, run
 from drainfsm.core.decider import EX_TEMPFAIL
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SKYPILOT = DEPLOY / "skypilot" / "train.yaml"
 DSTACK = DEPLOY / "dstack" / "train.dstack.yml"
+RAY = DEPLOY / "ray" / "rayjob.yaml"
 VARIABLES = {
     "STORE": "s3://my-checkpoints/train",
     "head": "10.0.0.1",
@@ -69,6 +70,34 @@ def test_dstack_starts_what_drained_again_and_waits_for_the_save() -> None:
     options = check(job["commands"][-1])
     assert "error" in job["retry"]["on_events"], "75 is an error to dstack"
     assert float(options["grace"]) < 60 * int(job["stop_duration"].removesuffix("m"))
+
+
+def test_ray_hears_of_the_pods_end_only_after_the_job_has_left() -> None:
+    job = content(RAY)["spec"]
+    words = shlex.split(job["entrypoint"])
+    at = words.index("--")
+    assert words[:2] == ["drainfsm", "run"]
+    options = vars(run.parser().parse(words[2:at]))
+    launcher = words[at + 1 :]
+    (group,) = job["rayClusterSpec"]["workerGroupSpecs"]
+    pod = group["template"]["spec"]
+    (container,) = pod["containers"]
+    gpus = container["resources"]["limits"]["nvidia.com/gpu"]
+    assert float(launcher[launcher.index("--nproc-per-node") + 1]) == float(gpus)
+    assert job["entrypointNumGpus"] == float(gpus), "it runs where the GPUs are"
+    assert job["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]["num-gpus"] == "0"
+
+    shell = container["lifecycle"]["preStop"]["exec"]["command"]
+    hook = shlex.split(shell[-1].removesuffix(" || true"))
+    told = vars(notify.parser().parse(hook[2:]))
+    assert hook[:2] == ["drainfsm", "notify"]
+    assert told["wait"], "Kubernetes ends Ray once the hook has returned"
+    for name in ("job", "state_dir"):
+        assert told[name] == options[name], "the hook has nothing of the entrypoint's environment"
+    stop = yaml.safe_load(job["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]
+    for window_s in (float(stop), told["in_s"], float(options["grace"])):
+        assert 100 <= window_s < pod["terminationGracePeriodSeconds"]
+    assert job["backoffLimit"] >= 100, "a drain fails the job, which starts it again"
 
 
 def test_skypilot_itself_takes_the_file() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
 import socket
+import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 from drainfsm.core.notice import Notice
@@ -13,6 +17,9 @@ from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.frames import Codec, encode_frame, receive
 
 SLACK_S = 5.0
+
+_PEER = struct.Struct("3i")
+"""``struct ucred``: pid, uid, gid."""
 
 
 def give_notice(state_dir: Path, *, job: str, notice: Notice, node_rank: int | None = None) -> str:
@@ -43,11 +50,47 @@ def withdraw_notice(
     return _call(state_dir, job, message, node_rank)
 
 
-def _call(state_dir: Path, job: str, message: m.FromCaller, node_rank: int | None) -> str:
+def agents_here(state_dir: Path, *, job: str, node_rank: int | None = None) -> list[int]:
+    """A pidfd of every agent of the job on this machine, for ``wait_until_gone``.
+
+    Raises: AgentUnreachableError: it answers, and its processes cannot be seen from here.
+    """
+    found = []
+    for link in _links(state_dir, job, node_rank):
+        connection = _connect(link)
+        if connection is None:
+            continue
+        with connection:
+            ucred = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        pid, *_ = _PEER.unpack(ucred)  # of who listens; 0: in another pid namespace
+        try:
+            found.append(os.pidfd_open(pid))
+        except ProcessLookupError:
+            continue  # it ended just now
+        except OSError as error:
+            raise AgentUnreachableError(
+                f"the end of job {job!r}'s agent cannot be waited for from here, in another pid "
+                "namespace: wait in the agent's own container"
+            ) from error
+    return found
+
+
+def wait_until_gone(agents: Sequence[int]) -> None:
+    """Returns once every process of these pidfds has ended."""
+    for pidfd in agents:
+        select.select([pidfd], [], [])
+        os.close(pidfd)
+
+
+def _links(state_dir: Path, job: str, node_rank: int | None) -> list[Path]:
     links = paths.control_links(state_dir, job=job)
-    if node_rank is not None:
-        links = [link for link in links if link.stem.endswith(f"-{node_rank}")]
-    for link in links:
+    if node_rank is None:
+        return links
+    return [link for link in links if link.stem.endswith(f"-{node_rank}")]
+
+
+def _call(state_dir: Path, job: str, message: m.FromCaller, node_rank: int | None) -> str:
+    for link in _links(state_dir, job, node_rank):
         connection = _connect(link)
         if connection is not None:
             with connection:
