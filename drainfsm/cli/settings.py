@@ -34,6 +34,7 @@ OTHER_VARIABLES = RANK_VARIABLES | {
     "DRAINFSM_NODES",
     "DRAINFSM_REQUEUE",
     "DRAINFSM_SERVE_TOKEN",
+    "DRAINFSM_SIGNERS",
 }
 """Known names that are not options of the table: of ranks, adapters and their commands."""
 

@@ -31,6 +31,7 @@ class _Loose(msgspec.Struct, frozen=True, kw_only=True):
     at_unix_ms: int
     events: tuple[msgspec.Raw, ...]
     before: str | UnsetType = UNSET
+    signed: str | UnsetType = UNSET
 
 
 class _Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +58,8 @@ def encode(record: Record) -> bytes:
     }
     if record.before is not UNSET:
         fields["before"] = record.before
+    if record.signed is not UNSET:
+        fields["signed"] = record.signed  # the last field: ``log.signing`` cuts it off
     return _encoder.encode(fields)
 
 
@@ -112,6 +115,7 @@ def _decode_loosely(data: bytes | memoryview) -> Record:
         at_unix_ms=loose.at_unix_ms,
         events=tuple(events),
         before=loose.before,
+        signed=loose.signed,
     )
 
 

@@ -37,6 +37,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``core.chain.line_digest`` the record before; empty: this is the first. Unset: the log is not
     chained, as those of 0.1 are not."""
 
+    signed: str | UnsetType = UNSET
+    """Public nkey of who signed the rest of the line, a dot, the signature (``log.signing``). With
+    ``before`` it stands for all records up to here, so one record of each append has it."""
+
 
 def subject_of(*, job_id: str, epoch: int) -> str:
     """The NATS subject of one attempt's log."""

@@ -21,7 +21,14 @@ import msgspec
 from drainfsm.core.records import subjects_of
 from drainfsm.durable import write_synced
 from drainfsm.errors import ConfigError
-from drainfsm.log.server import READERS_INBOX, agents_inbox, nkeys_of
+from drainfsm.log.server import (
+    READERS_INBOX,
+    NatsServer,
+    agents_inbox,
+    nkeys_of,
+    public_nkey,
+    url_base64,
+)
 from drainfsm.log.stream import STREAM, SUBJECTS
 
 if TYPE_CHECKING:
@@ -68,13 +75,15 @@ ADMINISTRATORS = Permissions(publish=(">",), subscribe=(">",))
 class User(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     permissions: Permissions
+    job: str = ""
+    """Whose log it writes, and signs."""
 
 
 def users_of(jobs: Sequence[str]) -> list[User]:
     return [
         User(name=ADMIN, permissions=ADMINISTRATORS),
         User(name=READER, permissions=READERS),
-        *(User(name=f"agent-{job}", permissions=agents_permissions(job)) for job in jobs),
+        *(User(name=f"agent-{job}", permissions=agents_permissions(job), job=job) for job in jobs),
     ]
 
 
@@ -100,6 +109,8 @@ def write_credentials(directory: Path, jobs: Sequence[str], *, issued_unix_s: in
             text = _credentials(account, key, user, issued_unix_s=issued_unix_s)
             write_synced(path, text.encode(), mode=0o600)
             new.append(path)
+        if user.job:
+            _publish(NatsServer(url="", creds=str(path)).key_pair(), directory, user, new)
     config = directory / CONFIG
     if not config.exists():
         tokens = _operator_config(
@@ -125,14 +136,20 @@ def write_users(directory: Path, jobs: Sequence[str]) -> list[Path]:
     users = []
     for user in users_of(sorted({*earlier, *jobs})):
         key = _key(directory / f"{user.name}.nk", nkeys.PREFIX_BYTE_USER, new)
+        if user.job:
+            _publish(key, directory, user, new)
         allowed = msgspec.to_builtins(user.permissions)
-        users.append({"nkey": _public(key), "permissions": allowed})
+        users.append({"nkey": public_nkey(key), "permissions": allowed})
     config = directory / CONFIG
     block = {"accounts": {ACCOUNT: {"jetstream": "enabled", "users": users}}}
-    fresh = config.with_suffix(".new")
-    fresh.write_text(_block(block))
-    fresh.replace(config)
+    _replace(config, _block(block))
     return [*new, config]
+
+
+def _replace(path: Path, text: str) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)
 
 
 def _key(path: Path, prefix: int, new: list[Path]) -> KeyPair:
@@ -151,8 +168,15 @@ def _key(path: Path, prefix: int, new: list[Path]) -> KeyPair:
     raise ConfigError(f"{path} is not the kind of key that belongs there: use another directory")
 
 
-def _public(key: KeyPair) -> str:
-    return bytes(key.public_key).decode()
+def _publish(key: KeyPair | None, directory: Path, user: User, new: list[Path]) -> None:
+    """For ``drainfsm verify``. Keys that the job's agents had before stay: they signed, too."""
+    assert key is not None
+    path = directory / f"{user.name}.pub"
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    name = public_nkey(key)
+    if name not in before.split():
+        _replace(path, f"{before}{name}\n")
+        new.append(path)
 
 
 # --- JSON web tokens of NATS --------------------------------------------------------------------
@@ -169,7 +193,7 @@ def _token(
     """Signed by the issuer: who ``subject`` is, and what it may. It never expires."""
     body: dict[str, Any] = {
         "iat": issued_unix_s,
-        "iss": _public(issuer),
+        "iss": public_nkey(issuer),
         "name": name,
         "sub": subject,
         "nats": claims | {"version": 2},
@@ -178,15 +202,11 @@ def _token(
     body["jti"] = base64.b32encode(digest).decode().rstrip("=")
     head = _base64({"typ": "JWT", "alg": "ed25519-nkey"})
     signed = f"{head}.{_base64(body)}"
-    return f"{signed}.{_text(issuer.sign(signed.encode()))}"
+    return f"{signed}.{url_base64(issuer.sign(signed.encode()))}"
 
 
 def _base64(value: dict[str, Any]) -> str:
-    return _text(json.dumps(value, separators=(",", ":")).encode())
-
-
-def _text(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    return url_base64(json.dumps(value, separators=(",", ":")).encode())
 
 
 def _credentials(account: KeyPair, key: KeyPair, user: User, *, issued_unix_s: int) -> str:
@@ -198,7 +218,11 @@ def _credentials(account: KeyPair, key: KeyPair, user: User, *, issued_unix_s: i
         **dict.fromkeys(("subs", "data", "payload"), -1),
     }
     token = _token(
-        account, subject=_public(key), name=user.name, claims=claims, issued_unix_s=issued_unix_s
+        account,
+        subject=public_nkey(key),
+        name=user.name,
+        claims=claims,
+        issued_unix_s=issued_unix_s,
     )
     seed = bytes(key.seed).decode()
     return (
@@ -212,22 +236,26 @@ def _operator_config(
 ) -> str:
     def token(key: KeyPair, name: str, claims: dict[str, Any]) -> str:
         return _token(
-            operator, subject=_public(key), name=name, claims=claims, issued_unix_s=issued_unix_s
+            operator,
+            subject=public_nkey(key),
+            name=name,
+            claims=claims,
+            issued_unix_s=issued_unix_s,
         )
 
     def account_token(key: KeyPair, name: str) -> str:
         limits = _UNLIMITED if name == ACCOUNT else _NO_STREAMS
         return token(key, name, {"type": "account", "limits": limits})
 
-    own = {"type": "operator", "system_account": _public(system)}
+    own = {"type": "operator", "system_account": public_nkey(system)}
     return _block(
         {
             "operator": token(operator, "drainfsm", own),
-            "system_account": _public(system),
+            "system_account": public_nkey(system),
             "resolver": "MEMORY",
             "resolver_preload": {
-                _public(system): account_token(system, "SYS"),
-                _public(account): account_token(account, ACCOUNT),
+                public_nkey(system): account_token(system, "SYS"),
+                public_nkey(account): account_token(account, ACCOUNT),
             },
         }
     )

@@ -112,14 +112,12 @@ class NatsServer(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: a file cannot be read, or does not hold what it should.
         """
         if self.creds:
-            text = _read("creds", self.creds)
-            jwt, seed = _JWT.search(text), _SEED.search(text)
-            if jwt is None or seed is None:
-                raise ConfigError(f"nats_creds: {self.creds} holds no user JWT with its seed")
-            return {"jwt": jwt[1], "sig": _signature("creds", self.creds, seed[1], nonce)[1]}
+            jwt, seed = self._jwt_and_seed()
+            key = _key_pair("creds", self.creds, seed)
+            return {"jwt": jwt, "sig": _answer(key, nonce)}
         if self.nkey:
-            key, signature = _signature("nkey", self.nkey, _read("nkey", self.nkey), nonce)
-            return {"nkey": key, "sig": signature}
+            key = _key_pair("nkey", self.nkey, _read("nkey", self.nkey))
+            return {"nkey": public_nkey(key), "sig": _answer(key, nonce)}
         if self.user:
             return {"user": self.user, "pass": _read("password_file", self.password_file)}
         if self.token_file:
@@ -130,6 +128,23 @@ class NatsServer(msgspec.Struct, frozen=True, kw_only=True):
         if first.password is None:
             return {"auth_token": unquote(first.username)}
         return {"user": unquote(first.username), "pass": unquote(first.password)}
+
+    def key_pair(self) -> KeyPair | None:
+        """The user's nkey; None: it shows none.
+
+        Raises:
+            ConfigError: its file cannot be read, or does not hold what it should.
+        """
+        if self.creds:
+            return _key_pair("creds", self.creds, self._jwt_and_seed()[1])
+        return _key_pair("nkey", self.nkey, _read("nkey", self.nkey)) if self.nkey else None
+
+    def _jwt_and_seed(self) -> tuple[str, str]:
+        text = _read("creds", self.creds)
+        jwt, seed = _JWT.search(text), _SEED.search(text)
+        if jwt is None or seed is None:
+            raise ConfigError(f"nats_creds: {self.creds} holds no user JWT with its seed")
+        return jwt[1], seed[1]
 
 
 def server_of(options: Mapping[str, str], *, inbox_prefix: str) -> NatsServer:
@@ -174,13 +189,23 @@ def _read(option: str, path: str) -> str:
     return text
 
 
-def _signature(option: str, path: str, seed: str, nonce: str) -> tuple[str, str]:
-    """The public key, and what it says of the nonce."""
+def _key_pair(option: str, path: str, seed: str) -> KeyPair:
     nkeys = nkeys_of(f"nats_{option}")
     try:
-        key: KeyPair = nkeys.from_seed(seed.encode())
-        public_key = bytes(key.public_key).decode()
-        signature = base64.urlsafe_b64encode(key.sign(nonce.encode())).rstrip(b"=").decode()
+        found: KeyPair = nkeys.from_seed(seed.encode())
+        public_nkey(found)
     except (ValueError, nkeys.NkeysError) as error:
         raise ConfigError(f"nats_{option}: {path} holds no nkey seed") from error
-    return public_key, signature
+    return found
+
+
+def _answer(key: KeyPair, nonce: str) -> str:
+    return url_base64(key.sign(nonce.encode(errors="replace")))
+
+
+def public_nkey(key: KeyPair) -> str:
+    return bytes(key.public_key).decode()
+
+
+def url_base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

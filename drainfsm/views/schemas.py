@@ -43,6 +43,7 @@ class _RecordOnWire(msgspec.Struct, frozen=True, kw_only=True):
     at_unix_ms: int
     events: tuple[Event, ...]
     before: str | UnsetType = UNSET
+    signed: str | UnsetType = UNSET
 
 
 def record_schema() -> Schema:

@@ -1,21 +1,28 @@
-"""Whether a log is the one that was written: its chain, record by record, and the heads of it that
-the checkpoint store keeps."""
+"""Whether a log is the one that was written: its chain, record by record; the heads of it that the
+checkpoint store and the attempt behind it keep; and who signed it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from drainfsm.core.chain import LogHead, line_digest
 from drainfsm.core.codec import decode
+from drainfsm.core.events import AttemptFinished, AttemptStarted, Exited, RequeueRecorded
 from drainfsm.core.records import Record
 from drainfsm.errors import RecordUnreadableError
 
-Kind = Literal["removed", "changed", "inserted", "reordered", "unreadable"]
+if TYPE_CHECKING:
+    from drainfsm.log.signing import SignersKnown
+
+Name = tuple[str, int]
+"""Job and attempt."""
+
+Kind = Literal["removed", "changed", "inserted", "reordered", "unreadable", "unsigned", "wrong_key"]
 
 
 class RawLine(msgspec.Struct, frozen=True):
@@ -57,6 +64,13 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
     head: LogHead | None
     anchor_count: int
+    signed_by: tuple[str, ...]
+    """Public nkeys that the records name; checked where signers were given."""
+
+    ended: bool
+    """So says the log. If not, the attempt is running, was lost or fenced, or the log was cut off:
+    then the store knows more."""
+
     findings: tuple[Discrepancy, ...]
 
 
@@ -64,18 +78,26 @@ class _Found(msgspec.Struct):
     """A record, wherever it stands."""
 
     record: Record
-    where: str
+    line: RawLine
     digest: str
     places: list[int]
 
+    @property
+    def where(self) -> str:
+        return self.line.where
+
 
 def verify_attempts(
-    lines: Iterable[RawLine], anchors: dict[int, list[Anchor]], *, job_id: str | None = None
+    lines: Iterable[RawLine],
+    anchors: dict[int, list[Anchor]],
+    *,
+    job_id: str | None = None,
+    signers: SignersKnown | None = None,
 ) -> list[Verified]:
     """``lines``: in the order of the log; ``anchors``: by attempt; ``job_id``: of what must be of
-    one job."""
-    attempts: dict[tuple[str, int], dict[str, _Found]] = defaultdict(dict)
-    repeated: dict[tuple[str, int], int] = defaultdict(int)
+    one job; ``signers``: who may have written it. None: whoever says that he has."""
+    attempts: dict[Name, dict[str, _Found]] = defaultdict(dict)
+    repeated: dict[Name, int] = defaultdict(int)
     strange: list[Discrepancy] = []
     for place, line in enumerate(lines):
         try:
@@ -93,26 +115,54 @@ def verify_attempts(
             )
             continue
         digest, name = line_digest(line.data), (record.job_id, record.epoch)
-        known = attempts[name].setdefault(digest, _Found(record, line.where, digest, []))
+        known = attempts[name].setdefault(digest, _Found(record, line, digest, []))
         repeated[name] += bool(known.places)
         known.places.append(place)
     for epoch in anchors:
         if not any(name[1] == epoch for name in attempts):
             owner = job_id or next((name[0] for name in attempts), "")
             attempts[owner, epoch] = {}
+    known_heads = {
+        name: [*anchors.get(name[1], []), *_named_by_the_next(name, attempts)] for name in attempts
+    }
     found = [
-        _verify(list(attempts[name].values()), name, repeated[name], anchors.get(name[1], []))
+        _verify(list(attempts[name].values()), name, repeated[name], known_heads[name], signers)
         for name in sorted(attempts)
     ]
     if strange:  # it belongs to no attempt for sure: the first is as good as any
-        first = found[0] if found else _verify([], (job_id or "", 0), 0, [])
+        first = found[0] if found else _verify([], (job_id or "", 0), 0, [], None)
         first = msgspec.structs.replace(first, findings=(*strange, *first.findings))
         found = [first, *found[1:]]
     return found
 
 
+def _named_by_the_next(name: Name, attempts: dict[Name, dict[str, _Found]]) -> list[Anchor]:
+    """The requeue record that the attempt behind this one began with."""
+    job_id, epoch = name
+    behind = attempts.get((job_id, epoch + 1), {}).values()
+    if not attempts[name]:
+        return []
+    started = [
+        event.restore
+        for one in behind
+        if one.record.follows == 0
+        for event in one.record.events
+        if isinstance(event, AttemptStarted) and event.restore is not None
+    ]
+    where = f"the start of attempt {epoch + 1}"
+    return [
+        Anchor(where, restore.log)
+        for restore in started
+        if restore.epoch == epoch and not isinstance(restore.log, UnsetType)
+    ]
+
+
 def _verify(
-    found: Sequence[_Found], name: tuple[str, int], repeated: int, anchors: Sequence[Anchor]
+    found: Sequence[_Found],
+    name: Name,
+    repeated: int,
+    anchors: Sequence[Anchor],
+    signers: SignersKnown | None,
 ) -> Verified:
     chain = _Chain(found, anchors)
     chained = any(one.record.before is not UNSET for one in found)
@@ -122,6 +172,8 @@ def _verify(
         chain.take_as_it_is()
     for anchor in anchors:
         chain.compare(anchor)
+    if signers is not None:
+        chain.check_signatures(signers)
     last = chain.kept.get(max(chain.kept, default=-1))
     head = LogHead(count=last.record.follows + 1, digest=last.digest) if last is not None else None
     return Verified(
@@ -132,6 +184,8 @@ def _verify(
         chained=chained,
         head=head,
         anchor_count=len(anchors),
+        signed_by=chain.signed_by(),
+        ended=chain.ended(),
         findings=tuple(chain.findings),
     )
 
@@ -223,8 +277,49 @@ class _Chain:
         elif there.digest != anchor.head.digest:
             self._tell("changed", there, f"{anchor.where} knows another record at its place")
 
+    def check_signatures(self, signers: SignersKnown) -> None:
+        """A good signature stands for its record and for all before it, as far as each names the
+        one before."""
+        named: str | UnsetType = UNSET
+        unsigned: list[_Found] = []
+        changed = {finding.position for finding in self.findings if finding.kind == "changed"}
+        chain_findings, self.findings = self.findings, []
+        for position in sorted(self.kept, reverse=True):
+            one = self.kept[position]
+            proven = one.digest == named
+            verdict = "good" if proven else signers.verdict(one.line.data, one.record.signed)
+            if verdict == "good":
+                named = one.record.before
+            elif position in changed:
+                continue
+            elif verdict == "unsigned":
+                unsigned.append(one)
+            elif verdict == "wrong_key":
+                self._tell(
+                    "wrong_key", one, f"signed by {_signer(one)}, who is none of the signers"
+                )
+            else:
+                self._tell("changed", one, "it is not what was signed")
+        if unsigned:
+            others = len(unsigned) - 1
+            more = f", nor for {others:,} more" if others else ""
+            self._tell("unsigned", unsigned[-1], f"no signature stands for it{more}")
+        self.findings = [*chain_findings, *reversed(self.findings)]
+
+    def ended(self) -> bool:
+        kinds = {type(event) for one in self.kept.values() for event in one.record.events}
+        return RequeueRecorded in kinds and not kinds.isdisjoint((Exited, AttemptFinished))
+
+    def signed_by(self) -> tuple[str, ...]:
+        return tuple(sorted({_signer(one) for one in self.kept.values()} - {""}))
+
     def _tell(self, kind: Kind, one: _Found, detail: str) -> None:
         position = one.record.follows
         self.findings.append(
             Discrepancy(kind=kind, position=position, where=one.where, detail=detail)
         )
+
+
+def _signer(one: _Found) -> str:
+    signed = one.record.signed
+    return "" if isinstance(signed, UnsetType) else signed.partition(".")[0]

@@ -260,18 +260,36 @@ def test_a_second_call_adds_a_job_and_changes_nothing_else(tmp_path: Path) -> No
     keys = tmp_path / "keys"
     assert main(["auth", "init", "-o", str(keys), "--job", JOB]) == 0
     before = {path.name: path.read_bytes() for path in keys.iterdir()}
-    assert all(path.stat().st_mode & 0o077 == 0 for path in keys.iterdir() if path.name != CONFIG)
+    secret = [path for path in keys.iterdir() if path.suffix in (".creds", ".nk")]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in secret)
     with nats_server(tmp_path / "server", include=keys / CONFIG) as address:
         assert main(["auth", "init", "-o", str(keys), "--job", OTHER]) == 0
         after = {path.name: path.read_bytes() for path in keys.iterdir()}
         assert {name: after[name] for name in before} == before
-        assert set(after) - set(before) == {f"agent-{OTHER}.creds"}
+        assert set(after) - set(before) == {f"agent-{OTHER}.creds", f"agent-{OTHER}.pub"}
 
         async def scene(users: Users) -> None:
             async with users.connected("other agent") as other:
                 assert other.link.connected, "the server knows users that are added"
 
         asyncio.run(scene(Users(keys, address, kind="creds")))
+
+
+def test_public_keys_of_a_job_are_kept_when_it_gets_another(tmp_path: Path) -> None:
+    argv = ["auth", "init", "-o", str(tmp_path), "--job", JOB]
+    public = tmp_path / f"agent-{JOB}.pub"
+    for kind, how in (("creds", []), ("nk", ["--nkeys"])):
+        assert main([*argv, *how]) == 0
+        first = public.read_text()
+        public.unlink()  # made before there were such files
+        assert main([*argv, *how]) == 0
+        assert public.read_text() == first
+        (tmp_path / f"agent-{JOB}.{kind}").unlink()
+        assert main([*argv, *how]) == 0
+        both = public.read_text().split()
+        assert both[0] == first.strip()
+        assert len(set(both)) == 2
+        public.unlink()
 
 
 def test_a_directory_with_other_keys_is_refused(

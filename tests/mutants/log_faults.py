@@ -12,6 +12,7 @@ JOURNAL = (
 
 SHIPMENT = ("tests/unit/test_shipment.py",)
 SHIPPER = ("tests/unit/test_shipper.py", *SHIPMENT, "tests/contracts/test_shipper.py")
+SIGNING = ("tests/unit/test_signing.py", "tests/contracts/test_signed_log.py")
 
 FAULTS = (
     *faults_of("log/journal.py", JOURNAL, (
@@ -58,6 +59,21 @@ FAULTS = (
         ("what another stream has is taken for granted", "    if not stream or notes.stream != stream:", "    if not stream:"),
         ("a stream that has lost records is believed", "        and note.message_count == counts.get(epoch)\n", ""),
         ("a journal that has grown is not read", "        and note.journal_bytes == _size(path)\n", ""),
+    )),
+    *faults_of("log/signing.py", SIGNING, (
+        ("a server chooses what is signed", r'MARK = b"\xff drainfsm record\n"', 'MARK = b""'),
+        ("any key will do", "        if raw is None:", "        if raw is None and not (raw := next(iter(self._raw.values()))):"),
+        ("a signature is not looked at", "        except self._nkeys.nacl.exceptions.BadSignatureError:\n            return \"changed\"", "        except self._nkeys.nacl.exceptions.BadSignatureError:\n            pass"),
+        ("what stands behind a signature is not signed", "        if found is None or found.end() != len(line):", "        if found is None:"),
+        ("a seed is a public key", "        if len(data) != 35 or data[0] != self._nkeys.PREFIX_BYTE_USER or not checked:", "        if len(data) != 35 or not checked:"),
+    )),
+    *faults_of("views/verify.py", SIGNING, (
+        ("records behind the last signature are good", "            self._tell(\"unsigned\", unsigned[-1]", "            unsigned[1:] and self._tell(\"unsigned\", unsigned[-1]"),
+        ("a signature stands for what its record does not name", "            proven = one.digest == named", "            proven = named is not UNSET"),
+        ("the next attempt does not know where the one before ended", "        if restore.epoch == epoch and not", "        if False and not"),
+    )),
+    *faults_of("runtime/coordinator/decision_loop.py", SIGNING, (
+        ("a log is not signed to its end", "            records[-1] = self._sign(records[-1])", "            records[0] = self._sign(records[0])"),
     )),
     *faults_of("log/frames.py", JOURNAL, (
         ("any file is a journal", "    if data[: len(MAGIC)] != MAGIC[: len(data)]:", "    if False:"),

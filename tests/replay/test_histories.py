@@ -1,7 +1,8 @@
 """Histories of real agents, recorded once: they replay to the same states for ever.
 
 ``NAME.jsonl`` is what ``drainfsm export`` wrote; ``NAME.states`` is what its events did when it was
-recorded. Neither is edited. A history that stops replaying is a log of a user that does.
+recorded; ``NAME.pub``, where there is one, the key that signed it. None is edited. A history that
+stops replaying is a log of a user that does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from drainfsm.core.explain import explain
 from drainfsm.core.fold import Fold
 from drainfsm.core.rules import broken_rules
+from drainfsm.log.signing import SignersKnown
 from drainfsm.machine import DrainMachine
 from drainfsm.views.history import export_lines, read_file
 from drainfsm.views.raw_log import file_lines
@@ -67,6 +69,17 @@ def test_nothing_was_changed_in_it_since(path: Path) -> None:
     found = verify_attempts(lines, {})
     assert [one.findings for one in found] == [()] * len(found)
     assert {one.chained for one in found} == {path.stem.startswith("chained")}
+
+
+def test_who_signed_it_is_known_and_everything_else_was_never_signed(path: Path) -> None:
+    public = path.with_suffix(".pub")
+    assert public.exists() == ("signed" in path.stem)
+    signers = SignersKnown()
+    if public.exists():
+        signers.add(public.read_text(encoding="utf-8").strip(), where=public.name)
+    found = verify_attempts(file_lines(path, job_id=None).lines, {}, signers=signers)
+    kinds = {finding.kind for one in found for finding in one.findings}
+    assert kinds == (set() if public.exists() else {"unsigned"})
 
 
 def test_every_prefix_replays_to_the_state_that_was_live_then(path: Path) -> None:

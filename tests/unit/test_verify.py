@@ -15,22 +15,13 @@ from msgspec.structs import replace
 from drainfsm.cli.main import main
 from drainfsm.core.chain import LogHead, line_digest
 from drainfsm.core.codec import decode, encode, encode_lines
-from drainfsm.core.records import Record
 from drainfsm.log.journal import Journal, journal_path
 from drainfsm.machine import DrainMachine
 from drainfsm.testing.scenario import NOON_UNIX_MS
 from drainfsm.views.verify import Anchor, RawLine, Verified, verify_attempts
-from drainfsm_kit.logs import records_of
+from drainfsm_kit.logs import chained, records_of
 
 COUNT = 8
-
-
-def chained(records: list[Record]) -> list[Record]:
-    found: list[Record] = []
-    for record in records:
-        before = line_digest(encode(found[-1])) if found else ""
-        found.append(replace(record, before=before))
-    return found
 
 
 LOG = [encode(record) for record in chained(records_of("job", COUNT))]

@@ -18,10 +18,9 @@ from drainfsm.log.server import NatsServer
 from drainfsm.log.shipper import Shipper
 from drainfsm.log.stream import STREAM
 from drainfsm.runtime import liveness, paths
-from drainfsm.runtime.agent.start import nats_server
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import evidence
-from drainfsm.runtime.coordinator.attempt import AttemptEnvironment
+from drainfsm.runtime.coordinator.attempt import AttemptEnvironment, nats_server
 from drainfsm.runtime.coordinator.node_server import bind
 from drainfsm.runtime.threads import in_thread
 from drainfsm.store import open_store

@@ -16,10 +16,10 @@ from drainfsm.errors import (
     StartRefusedError,
     StoreUnreachableError,
 )
-from drainfsm.log.server import NatsServer, agents_inbox, server_of
 from drainfsm.runtime import paths
 from drainfsm.runtime.agent.stored_token import stored_token
 from drainfsm.runtime.config import RunConfig
+from drainfsm.runtime.coordinator.attempt import nats_server
 from drainfsm.runtime.processes.descriptors import OWN_COUNT, allow_descriptors
 from drainfsm.runtime.threads import in_thread
 from drainfsm.runtime.wire import handshake
@@ -57,13 +57,6 @@ def check_machine(config: RunConfig) -> None:
         handshake.client_tls(config)
     if config.nats and config.node_rank == 0:
         nats_server(config).check()
-
-
-def nats_server(config: RunConfig) -> NatsServer:
-    """The configured one, as an agent uses it."""
-    options = {name: getattr(config, name) for name in config.__struct_fields__}
-    named = {name: value for name, value in options.items() if name.startswith("nats")}
-    return server_of(named, inbox_prefix=agents_inbox(config.job))
 
 
 async def with_token(config: RunConfig) -> RunConfig:

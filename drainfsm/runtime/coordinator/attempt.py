@@ -23,6 +23,8 @@ from drainfsm.log.journal import (
     prepare_directory,
     read_journal,
 )
+from drainfsm.log.server import NatsServer, agents_inbox, server_of
+from drainfsm.log.signing import Signer, signer_of
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.config import RunConfig
 from drainfsm.runtime.coordinator import evidence
@@ -48,6 +50,7 @@ class ClaimedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     start: StartAttempt
     journal: Journal
     publisher: Publisher
+    signer: Signer | None = None
 
     @property
     def target(self) -> RestoreTarget | None:
@@ -102,9 +105,24 @@ class AttemptEnvironment:
         config = self._config
         return evidence.collect(config.state_dir, job_id=config.job, before_epoch=before_epoch)
 
+    def signer(self) -> Signer | None:
+        """Of the log: who this agent is to the NATS server; None: it shows no key.
+
+        Raises:
+            ConfigError: a file of it will not do.
+        """
+        return signer_of(nats_server(self._config)) if self._config.nats else None
+
     def open_journal(self, *, epoch: int) -> Journal:
         path = journal_path(self._config.state_dir, job_id=self._config.job, epoch=epoch)
         return Journal.open(path, job_id=self._config.job, epoch=epoch)
+
+
+def nats_server(config: RunConfig) -> NatsServer:
+    """The configured one, as an agent uses it."""
+    options = {name: getattr(config, name) for name in config.__struct_fields__}
+    named = {name: value for name, value in options.items() if name.startswith("nats")}
+    return server_of(named, inbox_prefix=agents_inbox(config.job))
 
 
 def new_attempt_id(environment: Mapping[str, str]) -> str:
@@ -135,8 +153,8 @@ def claim_attempt(
             was claimed.
         JournalLockedError: the journal of this epoch is in use.
     """
-    attempt_id, saving = new_attempt_id(os.environ), config.checkpoint
     environment = AttemptEnvironment(config) if environment is None else environment
+    attempt_id, signer = new_attempt_id(os.environ), environment.signer()
     store, log, claimed = _claim(config, environment, attempt_id, now_unix_ms=clock.now_unix_ms())
     epoch, before = claimed.epoch, claimed.epoch - 1
     lost = before > 0 and read_requeue(store, epoch=before) is None
@@ -161,13 +179,14 @@ def claim_attempt(
         restore=restore,
         start=msgspec.structs.replace(start, restore=restore, samples=found.samples),
         journal=journal,
+        signer=signer,
         publisher=Publisher(
             store,
             log,
             job_id=config.job,
             epoch=epoch,
             attempt_id=attempt_id,
-            settings=saving,
+            settings=config.checkpoint,
             clock=clock,
             begins_after=-1 if restore is None or restore.step is None else restore.step,
             log_head=lambda: journal.head,

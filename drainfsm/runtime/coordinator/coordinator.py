@@ -81,6 +81,7 @@ class Coordinator:
             missing=self._missing,
             warn=warn,
             keep=attempt.publisher.keep,
+            sign=None if attempt.signer is None else attempt.signer.signed,
         )
         self._end = AttemptEnd(clock=clock, reports=self._reports, submit=self._decisions.submit)
         self._actions = Actions(

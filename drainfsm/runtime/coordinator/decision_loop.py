@@ -61,8 +61,10 @@ class DecisionLoop:
         missing: Callable[[State], tuple[MissingRank, ...]],
         warn: Callable[[str], None],
         keep: Callable[[Sequence[Record]], None] | None = None,
+        sign: Callable[[Record], Record] | None = None,
     ) -> None:
-        """``keep``: stores records elsewhere, when the journal's disk is full."""
+        """``keep``: stores records elsewhere, when the journal's disk is full. ``sign``: says of a
+        record whose it is."""
         self.state = first_state(job_id=journal.job_id, epoch=journal.epoch)
         self._journal = journal
         self._clock = clock
@@ -70,6 +72,7 @@ class DecisionLoop:
         self._missing = missing
         self._warn = warn
         self._keep = keep
+        self._sign = sign
         self._kept: list[Record] = []
         """On record elsewhere, and not yet in the journal."""
 
@@ -121,6 +124,8 @@ class DecisionLoop:
                 records.append(self._record(events, now_unix_ms, records))
                 decided.append(Decided(events, state))
             answers.append((asked.answer, state))
+        if records and self._sign is not None:
+            records[-1] = self._sign(records[-1])  # it names those before it
         await self._append(records)
         self.state = state
         for one in decided:

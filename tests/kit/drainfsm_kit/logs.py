@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 
+from msgspec.structs import replace
+
+from drainfsm.core.chain import line_digest
+from drainfsm.core.codec import encode
 from drainfsm.core.events import HealthyStepReached
 from drainfsm.core.records import Record
 from drainfsm.testing.scenario import NOON_UNIX_MS
@@ -25,6 +30,15 @@ def records_of(
         )
         for position in range(first, first + count)
     ]
+
+
+def chained(records: Iterable[Record]) -> list[Record]:
+    """Each names the one before it."""
+    found: list[Record] = []
+    for record in records:
+        before = line_digest(encode(found[-1])) if found else ""
+        found.append(replace(record, before=before))
+    return found
 
 
 class Proxy:
