@@ -29,4 +29,5 @@ def faults_of(
 ) -> Iterator[Fault]:
     """``rows``: name, old, new."""
     for name, old, new in rows:
-        yield Fault(name, f"drainfsm/{file}", old, new, tests)
+        top = "adapters" if file.startswith("drainfsm_adapters/") else "drainfsm"
+        yield Fault(name, f"{top}/{file}", old, new, tests)

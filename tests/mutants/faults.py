@@ -6,6 +6,7 @@ import checkpoint_faults
 import commit_faults
 import core_faults
 import log_faults
+import outer_faults
 import posix_faults
 import runtime_faults
 
@@ -16,4 +17,5 @@ FAULTS = (
     *posix_faults.FAULTS,
     *checkpoint_faults.FAULTS,
     *runtime_faults.FAULTS,
+    *outer_faults.FAULTS,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,8 @@ CONFIG = RunConfig(
     attach_s=0.01,
 )
 BEATS = 20
+GIVE_UP_S = 20
+"""What has not come by then does not come."""
 
 
 def while_it_runs(
@@ -45,7 +46,8 @@ def while_it_runs(
     async def run() -> None:
         task = asyncio.create_task(watchdog())
         try:
-            await story()
+            async with asyncio.timeout(GIVE_UP_S):
+                await story()
         finally:
             task.cancel()
 
@@ -59,7 +61,7 @@ def test_a_node_that_says_nothing_for_too_long_is_lost_and_no_other() -> None:
     lost: list[tuple[int, str]] = []
     beats: list[n.ToNode] = []
 
-    async def story() -> None:
+    async def watch() -> None:
         nodes = Nodes(node_count=3, heartbeat_s=CONFIG.heartbeat_s)
 
         def answer(message: n.ToNode) -> None:
@@ -74,12 +76,13 @@ def test_a_node_that_says_nothing_for_too_long_is_lost_and_no_other() -> None:
             lost.append((node, reason))
             nodes.leave(node)
 
-        task = asyncio.create_task(watchdogs.watch_silence(nodes, CONFIG, Clock(), gone))
+        await watchdogs.watch_silence(nodes, CONFIG, Clock(), gone)
+
+    async def story() -> None:
         while not lost or len(beats) < BEATS:
             await asyncio.sleep(CONFIG.heartbeat_s)
-        task.cancel()
 
-    asyncio.run(story())
+    while_it_runs(watch, story)
     ((node, reason),) = lost
     assert node == 2
     assert reason.startswith("node 2 has said nothing for 0.1")
@@ -118,18 +121,20 @@ def test_an_attempt_hears_that_another_has_claimed_also_after_its_store_was_away
     monkeypatch.setattr(watchdogs, "FENCE_CHECK_S", 0.005)
     store, heard = Store(), list[AnyInput]()
     publisher = publisher_of(store)
-    looked = threading.Semaphore(0)
+    looked = 0
     look = publisher.check_not_fenced
 
     def counted() -> None:
-        looked.release()
+        nonlocal looked
+        looked += 1
         look()
 
     monkeypatch.setattr(publisher, "check_not_fenced", counted)
 
     async def looks(count: int) -> None:
-        for _ in range(count):
-            await asyncio.to_thread(looked.acquire)
+        until = looked + count
+        while looked < until:
+            await asyncio.sleep(0.005)
 
     async def story() -> None:
         await looks(3)
