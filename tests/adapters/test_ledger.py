@@ -80,6 +80,14 @@ def test_a_partial_reading_adds_but_removes_nothing() -> None:
     assert told.withdrawn == []
 
 
+def test_what_is_stated_as_over_and_as_present_is_present() -> None:
+    told = Told()
+    told.read(stated(600), replace(stated(600), ended={"e": "e is completed"}))
+    assert told.withdrawn == []
+    told.read(Reading(ended={"e": "e is completed"}, complete=False))
+    assert told.withdrawn == ["i-1/e"]
+
+
 def test_a_soft_event_that_goes_is_withdrawn_and_comes_back_as_another() -> None:
     told = Told()
     told.read(stated(600), NONE, stated(600), NONE, stated(600))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drainfsm.errors import ConfigError, RestoreRefusedError, SaveFailedError
-from drainfsm.frameworks._engine_files import EngineFiles, _dealt_to
+from drainfsm.frameworks._engine_files import EngineFiles, _dealt_to, guessed_bytes
 
 
 class Counter:
@@ -91,3 +91,10 @@ def test_without_an_agent_ranks_need_not_know_each_other() -> None:
 def test_files_are_dealt_out_in_turn_among_the_ranks_that_see_them() -> None:
     assert [_dealt_to(number, [True, True]) for number in range(4)] == [0, 1, 0, 1]
     assert [_dealt_to(number, [False, True]) for number in range(2)] == [1, 1]
+
+
+def test_the_first_guess_of_a_ranks_share_is_weights_and_adam_over_the_ranks() -> None:
+    model = torch.nn.Linear(9, 10, dtype=torch.bfloat16)
+    assert guessed_bytes(model, world_size=4) == 100 * (2 + 3 * 4) // 4
+    model.weight.ds_numel = 990  # type: ignore[assignment]
+    assert guessed_bytes(model, world_size=4) == 1_000 * (2 + 3 * 4) // 4

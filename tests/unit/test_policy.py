@@ -33,7 +33,7 @@ from drainfsm.policy.events import (
 )
 from drainfsm.policy.policy_text import NOT_AGAIN, explain_decision
 from drainfsm.policy.preemption import decide_preemption
-from drainfsm.policy.restarts import decide_restart
+from drainfsm.policy.restarts import decide_after, decide_restart
 from drainfsm.policy.rules import (
     CascadeRules,
     PreemptionRules,
@@ -187,6 +187,15 @@ def test_what_ended_by_itself_is_not_started_and_what_gets_no_further_is_held(
     assert (decision.action, decision.pause_ms) == (action, 0)
 
 
+def test_a_job_that_is_started_again_after_it_was_held_begins_a_new_row() -> None:
+    lost = [PastAttempt(epoch=epoch, ended=Ended.LOST, lived_ms=1) for epoch in range(1, 5)]
+    rules = RestartRules(failures_max=2)
+    held = decide_after(lost[:3], rules, job_id="j", now_unix_ms=NOW)
+    assert (held.action, held.row.failure_count) == ("hold", 3)
+    again = decide_after(lost, rules, job_id="j", now_unix_ms=NOW)
+    assert (again.action, again.row.failure_count) == ("restart", 1)
+
+
 def test_a_decision_that_does_not_follow_from_its_inputs_is_told() -> None:
     attempt = PastAttempt(epoch=1, ended=Ended.LOST, lived_ms=1)
     decision = decide_restart(
@@ -289,6 +298,14 @@ def test_who_evicts_counts_where_it_was_found_out_behind_the_notice() -> None:
     scenario.given(scenario.notice(), i.ReceiveNotice(notice=named))
     (found,) = evictions_in(scenario.history)
     assert (found.by, found.victim) == ("a", "b")
+
+
+def test_an_eviction_that_is_told_again_is_one() -> None:
+    scenario = Scenario(job_id="b")
+    for in_ms in (60_000, 50_000):
+        told = replace(scenario.notice(in_ms=in_ms).notice, evicted_by="a")
+        assert scenario.when(i.ReceiveNotice(notice=told))
+    assert len(list(evictions_in(scenario.history))) == 1
 
 
 # --- the command --------------------------------------------------------------------------------

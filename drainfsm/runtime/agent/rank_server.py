@@ -55,7 +55,7 @@ class RankServer:
         self._ends = ends
         self._warn = warn
         self._codec: Codec[First] = Codec(First)
-        self._connections: set[asyncio.StreamWriter] = set()
+        self._connections: dict[asyncio.StreamWriter, None] = {}
         self._server: asyncio.Server | None = None
 
     async def listen(self, path: Path) -> None:
@@ -69,7 +69,7 @@ class RankServer:
             writer.transport.abort()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections.add(writer)
+        self._connections[writer] = None
         try:
             pid, uid = _peer(writer)
             if uid not in (os.getuid(), 0):
@@ -86,7 +86,7 @@ class RankServer:
         except (ProtocolError, ConnectionError) as error:
             self._warn(f"a process on the agent's socket: {error}")
         finally:
-            self._connections.discard(writer)
+            self._connections.pop(writer, None)
             writer.close()
 
     async def _serve_rank(

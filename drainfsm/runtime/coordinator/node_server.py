@@ -72,7 +72,7 @@ class NodeServer:
         self._config = config
         self._warn = warn
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[asyncio.StreamWriter, None] = {}
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         """Connections before their handshake is done, oldest first."""
 
@@ -179,7 +179,7 @@ class NodeServer:
     # --- one connection -------------------------------------------------------------------------
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        self._writers[writer] = None
         self._take_in(writer)
         node: int | None = None
         try:
@@ -196,7 +196,7 @@ class NodeServer:
             self._tell(f"{writer.get_extra_info('peername')}: {error}")
         finally:
             self._strangers.pop(writer, None)
-            self._writers.discard(writer)
+            self._writers.pop(writer, None)
             writer.close()
             if node is not None and self._coordinator is not None:
                 self._coordinator.node_gone(node, f"the connection of node {node} ended")

@@ -8,7 +8,6 @@ from drainfsm_kit.simulator.timeline import US_PER_MS, Timeline
 
 if TYPE_CHECKING:
     from drainfsm_kit.simulator.disk import Disk
-    from drainfsm_kit.simulator.process import Process
 
 BEGIN_UNIX_MS = 1_800_000_000_000
 """What a right clock shows when a simulation begins."""
@@ -44,7 +43,6 @@ class Machine:
         """Microseconds that its clocks gain in a second; negative: lose."""
 
         self.powered = True
-        self.processes: set[Process] = set()
         self._timeline = timeline
 
     def time_ns(self) -> int:

@@ -23,6 +23,17 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+class _Task(asyncio.Task[Any]):
+    """In a set of tasks its place is the same in every run: asyncio ends those of a group so."""
+
+    def __init__(self, number: int, coro: Any, **given: Any) -> None:
+        self._number = number
+        super().__init__(coro, **given)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class Process(asyncio.BaseEventLoop):
     """Runs asyncio code on the world's time, network and threads.
 
@@ -62,8 +73,8 @@ class Process(asyncio.BaseEventLoop):
         self._parked: deque[asyncio.Handle] = deque()
         self._main: asyncio.Task[int] | None = None
         self._tasks: list[asyncio.Task[Any]] = []
+        self._task_count = 0
         self.set_exception_handler(self._note_bug)
-        machine.processes.add(self)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -100,7 +111,6 @@ class Process(asyncio.BaseEventLoop):
         self.dead = True
         self.exit_code = exit_code
         self.ended_us = self._timeline.now_us
-        self.machine.processes.discard(self)
         self._network.process_ended(self)
         self.on_count()
         self.on_end(self)
@@ -168,7 +178,8 @@ class Process(asyncio.BaseEventLoop):
         return handle
 
     def create_task(self, coro: Any, **given: Any) -> asyncio.Task[Any]:
-        task = super().create_task(coro, **given)
+        self._task_count += 1
+        task = _Task(self._task_count, coro, loop=self, **given)
         self._tasks.append(task)
         if len(self._tasks) > TASKS_KEPT:
             self._tasks = [task for task in self._tasks if not task.done()]
