@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.adapter import Cordon, NoticeSource, Requeuer
 from drainfsm.core.notice import Cause, NoticeClass
@@ -15,7 +16,7 @@ from drainfsm_adapters.auto import FACTORIES
 from drainfsm_adapters.auto import adapter as auto_adapter
 from drainfsm_adapters.health import Health
 from drainfsm_adapters.ledger import NONE, Observed, Reading
-from drainfsm_adapters.polling import CONFIRM_S, HELD_S, Signal, _pause_s
+from drainfsm_adapters.polling import CONFIRM_S, HELD_S, UNKNOWN_POLL_S, Signal, _pause_s, _read
 from drainfsm_kit.cloud_stage import STAGES, adapter_on
 
 CLOUDS = tuple(STAGES)
@@ -145,6 +146,17 @@ def test_a_single_try_that_takes_longer_than_the_limit_is_reported() -> None:
     assert len(sink.silences) == 1
 
 
+def test_a_fault_of_the_adapters_own_is_unknown_and_ends_nothing() -> None:
+    async def read() -> Reading:
+        raise KeyError("of ours")
+
+    reading = asyncio.run(_read(replace(signal(), read=read)))
+    assert (reading.complete, reading.detail) == (
+        False,
+        "fault in the adapter: KeyError('of ours')",
+    )
+
+
 # --- pace ---------------------------------------------------------------------------------------
 
 
@@ -174,4 +186,6 @@ def test_a_long_poll_goes_on_at_once_after_news_and_pauses_when_it_does_not_wait
     assert _pause_s(poll, present(), NONE, took_s=0.0) < 0.1
     assert _pause_s(poll, NONE, NONE, took_s=0.0) > 1.5
     assert _pause_s(poll, Reading(complete=False), NONE, took_s=0.0) > 1.5
+    rare = replace(poll, poll_s=3_600.0)
+    assert _pause_s(rare, Reading(complete=False), NONE, took_s=0.0) <= UNKNOWN_POLL_S
     assert CONFIRM_S > 1.0, "within one second a deadline that slides may be stated twice"

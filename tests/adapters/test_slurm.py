@@ -20,6 +20,7 @@ from drainfsm.testing.adapter_contract import check_adapter, context_for
 from drainfsm.testing.notice_sink import RecordingSink, watching
 from drainfsm_adapters.slurm import SlurmAdapter, adapter
 from drainfsm_adapters.slurm_commands import SlurmFailedError
+from drainfsm_adapters.slurm_records import SlurmLimits
 
 DATA = Path(__file__).parent / "data" / "slurm"
 SCRIPT = """#!/bin/bash
@@ -380,6 +381,24 @@ def test_a_job_that_cannot_be_held_is_not_submitted_again_either(program: Progra
     held = Departure(requeue=False, held="no progress", timeout_ms=20_000)
     with pytest.raises(SlurmFailedError, match="will not come back by itself"):
         asyncio.run(made(program, resubmit="echo 17").left(held))
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        ("", "staying until the preemption kills and requeues the job"),
+        ("no progress", "job 1 is held (no progress); `scontrol release 1` lets it go on"),
+    ],
+)
+def test_a_preempted_job_stays_for_its_end_unless_it_is_to_be_held(
+    held: str, told: str, program: Program
+) -> None:
+    program.answer("job", "preempted.txt")
+    program.answer("requeuehold")
+    asked = made(program, requeue="stay")
+    asked._facts.configured(SlurmLimits(preempt_mode="REQUEUE"))
+    departure = Departure(requeue=not held, held=held, timeout_ms=20_000)
+    assert asyncio.run(asked.left(departure)) == told
 
 
 def test_a_refusal_is_no_reason_to_ask_again(program: Program) -> None:

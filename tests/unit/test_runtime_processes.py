@@ -420,12 +420,33 @@ def test_a_child_survives_everybodys_signal_and_obeys_its_parents(
 def until_taken(pid: int) -> None:
     """None is pending: two of a kind at once are one, and the kernel keeps the first sender."""
     status = Path(f"/proc/{pid}/status")
-    while any(
-        int(line.split()[1], 16)
-        for line in status.read_text().splitlines()
-        if line.startswith(("SigPnd", "ShdPnd"))
-    ):
+    while (text := status.read_text()) and "\nState:\tZ" not in text:
+        pending = [line for line in text.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+        if not any(int(line.split()[1], 16) for line in pending):
+            return
         time.sleep(0.001)
+
+
+PASSED_BY = """
+import os, signal
+from drainfsm.runtime.rank.shield import pass_by
+signals = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
+signal.signal(signal.SIGUSR1, lambda number, frame: None)
+print(*pass_by(signals), flush=True)
+print(*pass_by(signals), flush=True)
+if not os.fork():
+    print(*(signal.getsignal(number) is signal.SIG_DFL for number in signals[:2]))
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_handlers_that_are_replaced_are_named_and_a_forked_child_has_the_defaults() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PASSED_BY], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines() == ["SIGUSR1", "", "True True", "True"]
 
 
 def test_orphans_are_looked_for_only_once_a_child_has_ended() -> None:
