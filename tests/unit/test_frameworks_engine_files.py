@@ -96,5 +96,5 @@ def test_files_are_dealt_out_in_turn_among_the_ranks_that_see_them() -> None:
 def test_the_first_guess_of_a_ranks_share_is_weights_and_adam_over_the_ranks() -> None:
     model = torch.nn.Linear(9, 10, dtype=torch.bfloat16)
     assert guessed_bytes(model, world_size=4) == 100 * (2 + 3 * 4) // 4
-    model.weight.ds_numel = 990  # type: ignore[assignment]
+    model.weight.ds_numel = 990  # type: ignore[attr-defined]
     assert guessed_bytes(model, world_size=4) == 1_000 * (2 + 3 * 4) // 4
