@@ -46,7 +46,7 @@ class CommandAdapter:
     ) -> str:
         command = self._context.options.get(what, "")
         if not command:
-            return "no command configured"
+            return f"{what}: no command is configured"
         process = await asyncio.create_subprocess_exec(
             "/bin/sh",
             "-c",

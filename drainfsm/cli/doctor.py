@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from drainfsm.cli.options import Parser, add_options, split_command
+from drainfsm.cli.interruption import cleaning_up
+from drainfsm.cli.options import Parser, add_options, positive_number, split_command
 from drainfsm.cli.plan import quantity
 from drainfsm.cli.settings import Settings, default_values, load_settings
 from drainfsm.core.text import printable, span
@@ -77,7 +78,7 @@ def parser() -> Parser:
     made.add_argument(
         "--trial",
         metavar="SECONDS",
-        type=float,
+        type=positive_number,
         help="start CMD for a moment, up to so long, to see whom a signal reaches",
     )
     made.add_argument("--json", action="store_true", help="one JSON object")
@@ -91,12 +92,14 @@ def main(argv: Sequence[str]) -> int:
     options, command = split_command(argv)
     arguments = parser().parse(options)
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    settings.check()
     setup = setup_of(settings, arguments, command)
     if arguments.trial is not None and not command:
         raise ConfigError("--trial: give the command that is to be started, behind `--`")
     findings = examine(setup)
     if arguments.trial is not None:
-        findings += _tried("signal", lambda: check_signal(setup, timeout_s=arguments.trial))
+        with cleaning_up():
+            findings += _tried("signal", lambda: check_signal(setup, timeout_s=arguments.trial))
     if arguments.json:
         diagnosis = Diagnosis(
             host=os.uname().nodename, needed_ms=setup.needed_ms, findings=tuple(findings)

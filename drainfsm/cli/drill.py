@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
@@ -16,7 +17,8 @@ import msgspec
 
 from drainfsm.cli import drill_scenarios
 from drainfsm.cli.drill_scenarios import ALL
-from drainfsm.cli.options import ALLOWANCES, Parser, add_options, split_command
+from drainfsm.cli.interruption import cleaning_up
+from drainfsm.cli.options import ALLOWANCES, Parser, add_options, positive_number, split_command
 from drainfsm.cli.settings import load_settings
 from drainfsm.cli.stores import store_of
 from drainfsm.core.events import CheckpointDrilled
@@ -83,7 +85,7 @@ def parser() -> Parser:
     made.add_argument("--checksums-only", action="store_true", help="load nothing into memory")
     made.add_argument(
         "--timeout",
-        type=float,
+        type=positive_number,
         metavar="SECONDS",
         help="a drill fails if a command has not restored by then, or a scenario waits longer for "
         f"anything (default: {COMMAND_S_MAX:g}, {TIMEOUT_S:g})",
@@ -98,10 +100,15 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     options, command = split_command(argv)
     arguments = parser().parse(options)
-    if arguments.what != RESTORE:
+    with cleaning_up():
+        if arguments.what == RESTORE:
+            return _restore(arguments, command)
         settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
         arguments.timeout = arguments.timeout or TIMEOUT_S
         return drill_scenarios.main(arguments, settings, command)
+
+
+def _restore(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     if command and arguments.checksums_only:
         raise ConfigError("--checksums-only: a command loads; leave out one of the two")
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from drainfsm.errors import ConfigError
 
 PREFIX = "DRAINFSM_"
+NUMBER_MAX = 3e10
 
 
 class Option(NamedTuple):
@@ -198,6 +199,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see `{self.prog} --help`)")
+
+
+def positive_number(text: str) -> float:
+    """The type of an argument, seconds for one: less than a thousand years of them."""
+    number = float(text)
+    if not 0 < number < NUMBER_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0 and less than {NUMBER_MAX:g}")
+    return number
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:

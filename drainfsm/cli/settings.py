@@ -141,9 +141,20 @@ class Settings:
     def allowances(self) -> Allowances:
         """Raises: ConfigError: one of them is wrong."""
         rows = [option for option in OPTIONS if option.table == "allowances"]
+        self.check([row.key for row in rows])
         found = {row.attribute: self.given(row.key) for row in rows}
         given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
         return Allowances(**given)
+
+    def check(self, keys: Sequence[str] = tuple(BY_KEY)) -> None:
+        """Whether ``drainfsm run`` would take these options, as far as they are given.
+
+        Raises:
+            ConfigError: it would not.
+        """
+        given = {"job": Given("any", ""), "store": Given("any", "")}
+        given |= {key: self._given[key] for key in keys if key in self._given}
+        Settings(given, self.adapters).run_config(("any",))
 
     def run_config(self, command: Sequence[str]) -> RunConfig:
         """Everything for ``drainfsm run``.

@@ -110,14 +110,6 @@ def check_nodes(setup: Setup) -> Iterator[Finding]:
             fix="export DRAINFSM_TOKEN=$(openssl rand -hex 32)   # the same on every node",
         )
     host, _, port_text = setup.coordinator.rpartition(":")
-    if not host or not port_text.isdecimal():
-        yield error(
-            "coordinator",
-            f"--coordinator {setup.coordinator or '(missing)'} is not HOST:PORT",
-            why="agents of several nodes find each other there",
-            fix="drainfsm run --coordinator node0:7411 …",
-        )
-        return
     yield from _check_port(setup, host, int(port_text))
 
 

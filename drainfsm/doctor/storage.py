@@ -38,7 +38,14 @@ def check_store(setup: Setup, store: ObjectStore) -> Iterator[Finding]:
     """Writes a few objects of its own, and removes them. Nothing is claimed."""
     if isinstance(store, PosixStore) and not store.root.is_dir():
         parent = store.root.parent
-        if parent.is_dir():
+        if store.root.exists():
+            yield error(
+                "store",
+                f"{store.root} is a file",
+                why="the job would refuse to start",
+                fix="drainfsm doctor --store DIR …",
+            )
+        elif parent.is_dir():
             yield note("store", f"{store.root} is not there yet; the first start makes it")
         else:
             yield error(

@@ -66,8 +66,8 @@ def cordoned_first(events: Iterable[e.Event]) -> bool:
 
 def all_complete(store: ObjectStore, *, job_id: str) -> bool:
     """Something is committed, and all of it is whole, by name, size and checksum."""
-    commits = [commit for _, commit in CommitLog(store, job_id=job_id).commits()]
     try:
+        commits = [commit for _, commit in CommitLog(store, job_id=job_id).commits()]
         for commit in commits:
             manifest = read_manifest(
                 store, generation_id=commit.generation_id, digest=commit.manifest_digest

@@ -1,5 +1,5 @@
-"""File systems of a drill's own, which can be made full or made to hang: no user of the machine but
-the drill's job sees them, and they end with the drill.
+"""File systems of a drill's own, which can be made full, slow, or made to hang: no user of the
+machine but the drill's job sees them, and they end with the drill.
 
 A namespace of mounts holds them, as root or, where the kernel lets users make namespaces, as
 anybody.
@@ -7,11 +7,12 @@ anybody.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from drainfsm.drills.errors import DrillError
@@ -28,7 +29,8 @@ ROOM = "50%"
 """Of the memory: a limit, nothing is taken before it is written."""
 
 FILL_TRIES = 100
-HANG, GO_ON = "hang", "go on"
+REWRITE_S, FSYNC_S, BYTES_PER_S_MIN = 10.0, 1.5, 200.0
+HANG, SLOW, GO_ON = "hang", "slow {bytes_per_s:g} {fsync_s:g}", "go on"
 
 
 class DiskError(DrillError):
@@ -80,17 +82,40 @@ class DrillDisk:
     def order(self, what: str) -> None:
         """Raises: DiskError: the holder did not obey."""
         assert self._holder.stdin is not None
-        self._holder.stdin.write(f"{what}\n")
-        self._holder.stdin.flush()
-        if (told := self._told()) != "done":
-            raise DiskError(f"the drill's file system did not obey {what!r}: {told}")
+        told = ""
+        with contextlib.suppress(BrokenPipeError):  # it is gone: nothing is told
+            self._holder.stdin.write(f"{what}\n")
+            self._holder.stdin.flush()
+            told = self._told()
+        if told != "done":
+            raise DiskError(f"the drill's file system did not obey {what!r}: {told or 'gone'}")
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """Inside, it does what its name says. Raises: DiskError."""
+        self.fail()
+        try:
+            yield
+        finally:
+            self.mend()
+
+    def fail(self) -> None:
+        """Raises: DiskError."""
+        raise NotImplementedError
+
+    def mend(self) -> None:
+        """As it was. Raises: DiskError."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Leaves a copy of what was in it where it was."""
-        if self._holder.poll() is None:
-            self._keep()
+        """Leaves a copy of what was in it where it was. Raises: OSError: no room for it."""
+        try:
+            if self._holder.poll() is None:
+                self._keep()
+        finally:
             self._holder.kill()
-        self._holder.communicate()
+            with contextlib.suppress(BrokenPipeError):
+                self._holder.communicate()
 
     def _keep(self) -> None:
         shutil.copytree(self.seen, self._directory, dirs_exist_ok=True)
@@ -103,7 +128,7 @@ class SmallDisk(DrillDisk):
         """Raises: DiskError."""
         super().__init__(directory, ("sh", "-c", HOLDER, "sh", str(directory), ROOM))
 
-    def fill(self) -> None:
+    def fail(self) -> None:
         """Not a byte more fits, though it is written to meanwhile. Raises: DiskError."""
         for tries_left in range(FILL_TRIES, 0, -1):
             stat = os.statvfs(self.seen)
@@ -115,8 +140,7 @@ class SmallDisk(DrillDisk):
             else:
                 return
 
-    def free(self) -> None:
-        """As it was. Raises: DiskError."""
+    def mend(self) -> None:
         self.order(ROOM)
 
 
@@ -130,14 +154,24 @@ class HangingDisk(DrillDisk):
         program = (sys.executable, "-m", "drainfsm.drills.hanging_files")
         super().__init__(directory, (*program, str(behind), str(directory)), seen=behind)
 
-    def hang(self) -> None:
-        """Whoever writes waits until it goes on, or until he is killed. Raises: DiskError."""
+    def fail(self) -> None:
+        """Whoever writes waits until it is mended, or until he is killed. Raises: DiskError."""
         self.order(HANG)
+
+    def mend(self) -> None:
+        self.order(GO_ON)
 
     def _keep(self) -> None:
         self._directory.rmdir()
         self.seen.rename(self._directory)
 
-    def go_on(self) -> None:
-        """Raises: DiskError."""
-        self.order(GO_ON)
+
+class SlowDisk(HangingDisk):
+    """The same, slow: writes and fsyncs take their time, and end."""
+
+    def fail(self) -> None:
+        """To write all that it holds once more takes ``REWRITE_S``, whatever its size. Raises:
+        DiskError."""
+        held_bytes = sum(path.stat().st_size for path in self.seen.rglob("*") if path.is_file())
+        rate = max(BYTES_PER_S_MIN, held_bytes / REWRITE_S)
+        self.order(SLOW.format(bytes_per_s=rate, fsync_s=FSYNC_S))

@@ -1,8 +1,9 @@
-"""A directory that is seen through a file system of our own, which can be made to hang: whoever
-writes waits until the process is killed, as on a network file system whose server is away.
+"""A directory that is seen through a file system of our own, which can be made to hang (whoever
+writes waits until the process is killed, as on a network file system whose server is away) or slow.
 
 ``python -m drainfsm.drills.hanging_files BEHIND POINT`` speaks the kernel's FUSE protocol (7.31).
-It is started in a namespace of mounts, and obeys ``hang`` and ``go on`` on its standard input.
+It is started in a namespace of mounts, and obeys ``hang``, ``slow BYTES_PER_S FSYNC_S`` and
+``go on`` on its standard input.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import stat
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -32,6 +34,14 @@ THREADS = 24
 
 NOSUID_NODEV = 2 | 4
 ROOT = 1
+WRITE, FSYNCS = 16, (20, 30)
+
+
+class Pace(NamedTuple):
+    """Of a slow disk. One write after the other, whoever writes."""
+
+    bytes_per_s: float
+    fsync_s: float
 
 
 class FileRequest(NamedTuple):
@@ -75,13 +85,15 @@ class FileNumbers:
 
 
 class HangingFiles:
-    """The directory behind, and whether it hangs."""
+    """The directory behind, and whether it hangs or is slow."""
 
     def __init__(self, device: int, behind: str) -> None:
         self._device = device
         self._nodes = FileNumbers(behind)
         self._goes_on = threading.Event()
         self._goes_on.set()
+        self._pace: Pace | None = None
+        self._busy_until = 0.0
         self._interrupted: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
         self._answers: dict[int, Callable[[FileRequest], bytes]] = {
@@ -97,8 +109,13 @@ class HangingFiles:
         """Who writes waits."""
         self._goes_on.clear()
 
+    def slow(self, pace: Pace) -> None:
+        """Every byte and every fsync takes its time, and ends."""
+        self._pace = pace
+
     def go_on(self) -> None:
         """Those who waited, and whoever comes."""
+        self._pace = None
         self._goes_on.set()
 
     def serve(self) -> None:
@@ -122,7 +139,7 @@ class HangingFiles:
         code, body = 0, b""
         try:
             if opcode in self._writes:
-                self._wait(request.number)
+                self._wait(request.number, self._free_at(opcode, len(request.body)))
             answer = self._answers.get(opcode)
             if answer is None:
                 code = errno.ENOSYS
@@ -138,15 +155,31 @@ class HangingFiles:
         except OSError:  # nobody waits for it any more
             return
 
-    def _wait(self, number: int) -> None:
-        """While it hangs. Raises: InterruptedError: whoever waits is killed."""
-        if self._goes_on.is_set():
+    def _free_at(self, opcode: int, byte_count: int) -> float:
+        """When a slow disk has done it, behind all that it was given before (monotonic)."""
+        pace = self._pace
+        if pace is None or opcode not in (WRITE, *FSYNCS):
+            return 0.0
+        takes_s = byte_count / pace.bytes_per_s if opcode == WRITE else pace.fsync_s
+        with self._lock:
+            self._busy_until = max(self._busy_until, time.monotonic()) + takes_s
+            return self._busy_until
+
+    def _wait(self, number: int, free_at: float) -> None:
+        """While it hangs, and until a slow disk is free. Raises: InterruptedError: whoever waits is
+        killed."""
+
+        def may_go() -> bool:
+            slow = self._pace is not None and time.monotonic() < free_at
+            return self._goes_on.is_set() and not slow
+
+        if may_go():
             return
         with self._lock:
             mine = self._interrupted[number] = threading.Event()
         try:
-            while not self._goes_on.wait(0.02):
-                if mine.is_set():
+            while not may_go():
+                if mine.wait(0.02):
                     raise InterruptedError(errno.EINTR, "killed")
         finally:
             with self._lock:
@@ -315,7 +348,13 @@ def main() -> None:
         threading.Thread(target=files.serve, daemon=True).start()
     _say("ready")
     for line in sys.stdin:
-        (files.hang if line.strip() == "hang" else files.go_on)()
+        order = line.split()
+        if order[0] == "slow":
+            files.slow(Pace(*map(float, order[1:])))
+        elif order[0] == "hang":
+            files.hang()
+        else:
+            files.go_on()
         _say("done")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -27,20 +28,30 @@ from drainfsm.runtime.agent.notify import give_notice, withdraw_notice
 from drainfsm.runtime.processes.proc import PROC, job_processes, name_of
 
 NODE, DRILL = "DRILL_NODE", "DRILL_DIR"
+OWN = "DRAINFSM_"
+"""How the variables begin that are another job's: a real store may be named there."""
+
 JOBS = "drill-"
 """Scenarios share the log's server: each is a job of its own."""
 
 POLL_S = 0.05
 QUICK_POLL_S = 0.002
 LOG_CHARS = 2_000
+ENDS_S = 10.0
+"""Longest wait for processes that were killed."""
+
+LIVES_S, LIVES_S_MAX = 3_600.0, 30 * 86_400.0
+"""Beyond the longest waits of a scenario: an attempt whose drill was killed drains itself then."""
+
 SOURCE = "drill"
 F = TypeVar("F", bound=e.Fact)
 R = TypeVar("R")
 
 CONFIG = """\
-job = "{job}"
-store = "{store}"
-nats = "{nats}"
+job = {job}
+store = {store}
+nats = {nats}
+job_timeout = {lives_s:.0f}
 token = "drill"
 grace = {grace_s:g}
 cordon = "command"
@@ -53,7 +64,7 @@ heartbeat = 0.5
 every_steps = {every_steps}
 
 [adapters.command]
-cordon = "touch {cordoned}/$DRILL_NODE"
+cordon = 'touch "$DRILL_DIR/cordoned/$DRILL_NODE"'
 """
 
 
@@ -94,7 +105,7 @@ class DrillAttempt:
         self.gone_unix_ms: int | None = None
         """When its last process was gone: its agent, or what outlived that."""
 
-        self._marks = [mark.encode() for mark in marks]
+        self._marks = marks
 
     def poll(self) -> int | None:
         """The agent's exit code."""
@@ -105,13 +116,7 @@ class DrillAttempt:
 
     def left(self) -> list[int]:
         """What it has started and still runs, once its agent is gone."""
-        found = []
-        for entry in PROC.iterdir():
-            if entry.name.isdecimal():
-                environment = b"\0" + _read(entry / "environ")
-                if all(mark in environment for mark in self._marks):
-                    found.append(int(entry.name))
-        return found
+        return _marked(*self._marks)
 
     def ranks(self) -> list[int]:
         """Processes that train: those that a launcher gave a rank, else all of the command's."""
@@ -176,26 +181,31 @@ class DrillJob:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
-                env={**os.environ, NODE: node, DRILL: str(self.root)},
+                env={**_outside(), NODE: node, DRILL: str(self.root)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        mark = f"\0{DRILL}={self.root}\0", f"\0{NODE}={node}\0"
-        self.attempts.append(DrillAttempt(process, node=node, log=log, marks=mark))
+        marks = self._mark, f"\0{NODE}={node}\0"
+        self.attempts.append(DrillAttempt(process, node=node, log=log, marks=marks))
         return self.attempts[-1]
+
+    @property
+    def _mark(self) -> str:
+        """In the environment of everything that the drill starts."""
+        return f"\0{DRILL}={self.root}\0"
 
     def _config(self, nats_url: str) -> str:
         fields = msgspec.to_builtins(self.settings.allowances)
         return CONFIG.format(
-            job=self.job,
-            store=self.store,
-            nats=nats_url,
+            job=json.dumps(self.job),
+            store=json.dumps(str(self.store)),
+            nats=json.dumps(nats_url),
+            lives_s=min(LIVES_S + 10 * self.settings.timeout_s, LIVES_S_MAX),
             grace_s=self.settings.grace_s,
             allowances="\n".join(f"{name} = {value}" for name, value in fields.items()),
             every_steps=self.settings.every_steps,
-            cordoned=self.cordoned,
         )
 
     def _state_dir(self, number: int) -> Path:
@@ -285,15 +295,41 @@ class DrillJob:
         raise DrillError(f"no {what} within {self.settings.timeout_s:g} s\n{said}")
 
     def close(self) -> None:
-        """Kill what may still run, frozen or not."""
+        """Kill what may still run, frozen or not.
+
+        Raises:
+            OSError: there is no room for what was on its disk.
+        """
         for attempt in self.attempts:
-            pids = attempt.everything() if attempt.process.poll() is None else []
-            _kill(pids if attempt.process.poll() is not None else [attempt.process.pid, *pids])
-            attempt.process.wait()
-            _kill(attempt.left())
+            if attempt.process.poll() is None:
+                _kill([attempt.process.pid, *attempt.everything()])
+        give_up = time.monotonic() + ENDS_S
+        while (left := _marked(self._mark)) and time.monotonic() < give_up:
+            _kill(left)
+            time.sleep(POLL_S)
+        for attempt in self.attempts:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                attempt.process.wait(ENDS_S)
         if self.disk is not None:
             self.disk.close()
             self.disk = None
+
+
+def _outside() -> dict[str, str]:
+    """The environment, without the options of any other job."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
+
+
+def _marked(*marks: str) -> list[int]:
+    """Processes with all of these in their environment."""
+    wanted = [os.fsencode(mark) for mark in marks]
+    found = []
+    for entry in PROC.iterdir():
+        if entry.name.isdecimal():
+            environment = b"\0" + _read(entry / "environ")
+            if all(mark in environment for mark in wanted):
+                found.append(int(entry.name))
+    return found
 
 
 def _kill(pids: Iterable[int]) -> None:

@@ -75,16 +75,17 @@ def play(name: str, root: Path, settings: DrillSettings) -> Judged:
     scenario, began, problem, struck = SCENARIOS[name], time.monotonic(), "", False
     job = DrillJob(root, settings)
     try:
-        if scenario.disk is not None:
-            job.put_store_on(scenario.disk)
-        first = job.start(nats_url=NOBODY if name == "broker-down" else None)
-        _trains(job)
-        struck = scenario.play(job, first)
-        _replace(job, scenario)
-    except DrillError as error:
+        try:
+            if scenario.disk is not None:
+                job.put_store_on(scenario.disk)
+            first = job.start(nats_url=NOBODY if name == "broker-down" else None)
+            _trains(job)
+            struck = scenario.play(job, first)
+            _replace(job)
+        finally:
+            job.close()  # its store is a directory from here on
+    except (DrainfsmError, OSError) as error:
         problem = str(error)
-    finally:
-        job.close()  # its store is a directory from here on
     return _judge(name, job, problem=problem, struck=struck, duration_s=time.monotonic() - began)
 
 
@@ -94,7 +95,7 @@ def _trains(job: DrillJob) -> None:
         raise DrillError(f"the job ended before its first checkpoint:\n{job.attempts[0].tail()}")
 
 
-def _replace(job: DrillJob, scenario: Drilling) -> None:
+def _replace(job: DrillJob) -> None:
     """Another attempt, until it is healthy; where one runs, that one."""
     if all(attempt.poll() is not None for attempt in job.attempts):
         job.start()
@@ -109,7 +110,7 @@ def _judge(name: str, job: DrillJob, *, problem: str, struck: bool, duration_s: 
     notices = [event for event in events if isinstance(event, e.NoticeReceived)]
     deadline = min((one.effective_deadline_unix_ms for one in notices), default=None)
     opened = notices[0].budget.now_unix_ms if notices else None
-    gone = job.attempts[0].gone_unix_ms
+    gone = _gone_unix_ms(job)
     resumed = [event.step + 1 for event in job.find(e.CheckpointRestored, 2)]
     timeline = [
         Moment(at_unix_ms=record.at_unix_ms, epoch=epoch, kind=kind_of(event))
@@ -147,11 +148,11 @@ def _left_over(job: DrillJob) -> tuple[str, ...]:
 
 
 def _criteria(scenario: Drilling, job: DrillJob, *, struck: bool) -> dict[str, bool | None]:
-    events, first = job.events(1), job.attempts[0]
+    events, ended_unix_ms = job.events(1), _gone_unix_ms(job)
     deadlines = [x.effective_deadline_unix_ms for x in events if isinstance(x, e.NoticeReceived)]
     allowed = (*scenario.decisions, *(() if struck else ("saved",)))
     count = 0 if decision_of(events).what in ("none", "cancelled") else 1
-    inside = first.gone_unix_ms is not None and first.gone_unix_ms <= min(deadlines, default=0)
+    inside = ended_unix_ms is not None and ended_unix_ms <= min(deadlines, default=0)
     new_nodes = {attempt.node for attempt in job.attempts[1:]}
     drained = {path.name for path in job.cordoned.iterdir()}
     verdicts: tuple[bool | None, ...] = (
@@ -164,10 +165,14 @@ def _criteria(scenario: Drilling, job: DrillJob, *, struck: bool) -> dict[str, b
     return dict(zip(CRITERIA, verdicts, strict=True))
 
 
+def _gone_unix_ms(job: DrillJob) -> int | None:
+    return job.attempts[0].gone_unix_ms if job.attempts else None
+
+
 def _valid_step(job: DrillJob) -> bool:
     """The newest attempt restored what the one before had left, and made a step after it."""
     newest = len(job.attempts)
-    if newest == 1:  # the notice was taken back: it never left
+    if newest <= 1:  # the notice was taken back: it never left
         return bool(job.find(e.HealthyStepReached, 1))
     started, restored = job.find(e.AttemptStarted, newest), job.find(e.CheckpointRestored, newest)
     if not started or not restored or started[0].restore is None:

@@ -1,4 +1,4 @@
-"""The twelve scenarios: what is done to a job that trains, and what must not be missing after."""
+"""The thirteen scenarios: what is done to a job that trains, and what must not be missing after."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from drainfsm.core import events as e
 from drainfsm.core.notice import Cause
-from drainfsm.drills.disk import DrillDisk, HangingDisk, SmallDisk
+from drainfsm.drills.disk import DrillDisk, HangingDisk, SlowDisk, SmallDisk
 from drainfsm.drills.job import POLL_S, DrillAttempt, DrillJob
 from drainfsm.runtime.coordinator.attempt_end import FENCED_EXIT_CODE
 
@@ -24,6 +25,11 @@ GOES_ON_S = 1.0
 LINGERS_S = 30.0
 """Longest wait for processes that outlive their agent."""
 
+SLOW_SAVE_MS = 6_000
+"""A save that takes at least so long is one of a slow store."""
+
+MISSING_SHARE = 0.25
+"""Of the time that a slow save was measured to take: the window is so much too short."""
 
 Play = Callable[[DrillJob, DrillAttempt], bool]
 """Does it to the attempt, which trains. Whether it struck: a save may be quicker than the fault."""
@@ -97,7 +103,8 @@ def _existing_save(job: DrillJob, attempt: DrillAttempt) -> bool:
     signal_pids(ranks, signal.SIGCONT)
     _ended(job, attempt)
     kinds = [type(event) for event in job.events(1)]
-    return e.CheckpointCommitted in kinds[kinds.index(e.NoticeReceived) :]
+    noticed = kinds.index(e.NoticeReceived) if e.NoticeReceived in kinds else len(kinds)
+    return e.CheckpointCommitted in kinds[noticed:]
 
 
 def _stuck_rank(job: DrillJob, attempt: DrillAttempt) -> bool:
@@ -131,26 +138,44 @@ def _second_request(job: DrillJob, attempt: DrillAttempt) -> bool:
 
 def _broker_down(job: DrillJob, attempt: DrillAttempt) -> bool:
     """The attempt was started with a broker that is away."""
-    return _short_of_nothing(job, attempt)
-
-
-def _short_of_nothing(job: DrillJob, attempt: DrillAttempt) -> bool:
     job.notify(in_s=job.settings.grace_s)
     _ended(job, attempt)
     return True
 
 
-def _slow_store(job: DrillJob, attempt: DrillAttempt) -> bool:
-    """Everybody who writes to it waits, agent and ranks."""
-    if not isinstance(job.disk, HangingDisk):
-        return _frozen_writers(job, attempt)
-    job.disk.hang()
-    try:
+def _on_failing_disk(job: DrillJob, attempt: DrillAttempt, *, without: Play) -> bool:
+    """``without``: played where this machine has no such disk."""
+    if job.disk is None:
+        return without(job, attempt)
+    with job.disk.failing():
         job.notify(in_s=job.settings.grace_s)
         _ended(job, attempt)
-    finally:
-        job.disk.go_on()
     return True
+
+
+def _slow_store(job: DrillJob, attempt: DrillAttempt) -> bool:
+    """Once a slow save is on record: a window in which a quick one would fit, and no such one."""
+    with job.disk.failing() if job.disk is not None else contextlib.nullcontext():
+        if job.disk is None:
+            _slow_writers(job, attempt)
+
+        def took_ms() -> int:
+            saves = [event.sample for event in job.find(e.CheckpointCommitted, 1)]
+            return max((save.durable_ms + save.commit_ms for save in saves), default=0)
+
+        job.wait(lambda: took_ms() >= SLOW_SAVE_MS or attempt.poll() is not None, what="slow save")
+        fixed, save_ms = job.settings.allowances, took_ms() * (1 - MISSING_SHARE)
+        job.notify(in_s=(fixed.quiesce_ms + save_ms + fixed.exit_margin_ms) / 1_000)
+        _ended(job, attempt)
+    return True
+
+
+def _slow_writers(job: DrillJob, attempt: DrillAttempt) -> None:
+    """Where no file system can be slow: the ranks are, in the next periodic save."""
+    ranks = attempt.ranks()
+    _catch_save(job, attempt, job.generations(), periodic=True)
+    time.sleep(SLOW_SAVE_MS / 1_000)
+    signal_pids(ranks, signal.SIGCONT)
 
 
 def _frozen_writers(job: DrillJob, attempt: DrillAttempt) -> bool:
@@ -160,19 +185,6 @@ def _frozen_writers(job: DrillJob, attempt: DrillAttempt) -> bool:
     _catch_save(job, attempt, before, periodic=False)
     _ended(job, attempt)
     return bool(job.find(e.SaveAbandoned, 1))
-
-
-def _full_store(job: DrillJob, attempt: DrillAttempt) -> bool:
-    """It takes nothing more, and what it has stays readable."""
-    if not isinstance(job.disk, SmallDisk):
-        return _blocked_store(job, attempt)
-    job.disk.fill()
-    try:
-        job.notify(in_s=job.settings.grace_s)
-        _ended(job, attempt)
-    finally:
-        job.disk.free()
-    return True
 
 
 def _blocked_store(job: DrillJob, attempt: DrillAttempt) -> bool:
@@ -234,14 +246,17 @@ SCENARIOS: dict[str, Drilling] = {
     ),
     "broker-down": Drilling(title="the broker is down", play=_broker_down, decisions=("saved",)),
     "slow-store": Drilling(
+        title="the store is slow", play=_slow_store, decisions=("skipped",), disk=SlowDisk
+    ),
+    "hanging-store": Drilling(
         title="the store hangs",
-        play=_slow_store,
+        play=partial(_on_failing_disk, without=_frozen_writers),
         decisions=("abandoned", "skipped"),
         disk=HangingDisk,
     ),
     "full-store": Drilling(
         title="the store takes nothing more",
-        play=_full_store,
+        play=partial(_on_failing_disk, without=_blocked_store),
         decisions=("abandoned", "skipped"),
         disk=SmallDisk,
     ),

@@ -194,14 +194,14 @@ def _node_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
 def _time_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
     if not 0 < config.grace_s <= GRACE_S_MAX:
         yield "grace", f"{config.grace_s:g} s is not more than 0 s and at most a year"
-    if config.heartbeat_s <= 0:
+    if not config.heartbeat_s > 0:  # and no NaN
         yield "heartbeat", f"{config.heartbeat_s:g} s is not more than 0 s"
-    if config.silence_s <= config.heartbeat_s:
+    if not config.silence_s > config.heartbeat_s:
         heard_every = f"the heartbeat of {config.heartbeat_s:g} s"
         yield "silence", f"{config.silence_s:g} s is not more than {heard_every}: all would be lost"
     if not 0 <= config.leftover_s <= GRACE_S_MAX:
         yield "leftover", f"{config.leftover_s:g} s is not in 0 s to a year"
-    if config.attach_s <= 0:
+    if not config.attach_s > 0:
         yield "attach", f"{config.attach_s:g} s is not more than 0 s"
     if config.attempts_max < 0:
         yield "attempts", f"{config.attempts_max} is negative; 0: any number"
@@ -214,5 +214,5 @@ def _time_problems(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "accelerators", f"{config.capacity.accelerators} is negative; 0: count them"
     for name in ("every_steps", "every_s"):
         value = getattr(config.checkpoint, name)
-        if value < 0:
+        if not value >= 0:
             yield name, f"{value} is negative; 0 turns it off"

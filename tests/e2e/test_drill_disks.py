@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,15 @@ import pytest
 
 from drainfsm.core.budget import Allowances
 from drainfsm.drills import scenarios
-from drainfsm.drills.disk import DiskError, DrillDisk, HangingDisk, SmallDisk
+from drainfsm.drills.disk import (
+    FSYNC_S,
+    REWRITE_S,
+    DiskError,
+    DrillDisk,
+    HangingDisk,
+    SlowDisk,
+    SmallDisk,
+)
 from drainfsm.drills.job import DrillJob, DrillSettings
 from drainfsm_kit.running import WAIT_S
 
@@ -67,7 +76,7 @@ SETTINGS = DrillSettings(
 )
 
 
-@pytest.fixture(params=[SmallDisk, HangingDisk])
+@pytest.fixture(params=[SmallDisk, HangingDisk, SlowDisk])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DrillDisk]:
     (tmp_path / "point").mkdir()
     try:
@@ -100,22 +109,22 @@ def test_a_full_one_takes_nothing_and_an_emptied_one_does(disk: DrillDisk, tmp_p
         return
     write = ("dd", "if=/dev/zero", f"of={tmp_path}/point/x", "bs=64k", "count=4")
     assert run(disk, *write).returncode == 0
-    disk.fill()
+    disk.fail()
     full = run(disk, *write[:2], f"of={tmp_path}/point/y", *write[3:])
     assert "No space left on device" in full.stderr
     assert (disk.seen / "x").stat().st_size == 4 * 65_536
-    disk.free()
+    disk.mend()
     assert run(disk, *write).returncode == 0
 
 
 def test_who_writes_to_one_that_hangs_waits_and_can_be_killed(
     disk: DrillDisk, tmp_path: Path
 ) -> None:
-    if not isinstance(disk, HangingDisk):
+    if type(disk) is not HangingDisk:
         return
     write = ("dd", "if=/dev/zero", f"of={tmp_path}/point/x", "bs=64k", "count=4")
     assert run(disk, *write).returncode == 0
-    disk.hang()
+    disk.fail()
     assert run(disk, "cat", f"{tmp_path}/point/x").returncode == 0
     for _ in range(2):
         late = subprocess.Popen(disk.command([*write]), stderr=subprocess.DEVNULL)
@@ -126,8 +135,39 @@ def test_who_writes_to_one_that_hangs_waits_and_can_be_killed(
     waits = subprocess.Popen(disk.command([*write]), stderr=subprocess.DEVNULL)
     with pytest.raises(subprocess.TimeoutExpired):
         waits.wait(1)
-    disk.go_on()
+    disk.mend()
     assert waits.wait(WAIT_S) == 0
+
+
+def test_a_slow_one_takes_its_time_and_ends_and_who_waits_can_be_killed(
+    disk: DrillDisk, tmp_path: Path
+) -> None:
+    if not isinstance(disk, SlowDisk):
+        return
+    write = ("dd", "if=/dev/zero", f"of={tmp_path}/point/x", "bs=64k", "count=4")
+    assert run(disk, *write).returncode == 0
+    with disk.failing():
+        began = time.monotonic()
+        assert run(disk, "sync", f"{tmp_path}/point/x").returncode == 0
+        assert time.monotonic() - began >= FSYNC_S
+        assert run(disk, *write).returncode == 0
+        assert time.monotonic() - began >= REWRITE_S
+        late = subprocess.Popen(disk.command([*write]), stderr=subprocess.DEVNULL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            late.wait(1)
+        late.kill()
+        late.wait(WAIT_S)
+    assert (disk.seen / "x").stat().st_size <= 4 * 65_536
+
+
+def test_one_whose_keeper_is_gone_is_an_error_and_what_it_held_stays(
+    disk: DrillDisk, tmp_path: Path
+) -> None:
+    disk._holder.kill()
+    disk._holder.wait()
+    with pytest.raises(DiskError, match="gone"):
+        disk.fail()
+    disk.close()
 
 
 def test_a_machine_that_has_none_to_give_says_so_and_the_drill_does_without(
@@ -143,7 +183,7 @@ def test_a_machine_that_has_none_to_give_says_so_and_the_drill_does_without(
         refuses.chmod(0o755)
     with pytest.raises(DiskError, match="Operation not permitted"):
         SmallDisk(tmp_path)
-    for name in ("full-store", "slow-store"):
+    for name in ("full-store", "hanging-store", "slow-store"):
         job = DrillJob(tmp_path / name, SETTINGS)
         kind = scenarios.SCENARIOS[name].disk
         assert kind is not None

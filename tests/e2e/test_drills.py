@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +17,13 @@ import pytest
 from drainfsm.core.budget import Allowances
 from drainfsm.drills import scenarios
 from drainfsm.drills.criteria import CRITERIA
-from drainfsm.drills.disk import DiskError, DrillDisk, HangingDisk, SmallDisk
+from drainfsm.drills.disk import DiskError, DrillDisk, HangingDisk, SlowDisk, SmallDisk
 from drainfsm.drills.job import DrillJob, DrillSettings
 from drainfsm.drills.run import NOBODY
 from drainfsm.drills.scenarios import SCENARIOS
 from drainfsm.store import CommitLog, open_store
 from drainfsm.store.rehearsals import read_rehearsals
+from drainfsm_kit.marks import pids_with
 from drainfsm_kit.running import DRAINFSM, WAIT_S
 
 JOB = """
@@ -45,6 +48,8 @@ session.close()
 """
 QUICK = ("--quiesce-ms", "2000", "--commit-ms", "1000", "--exit-margin-ms", "3000")
 
+ODD = 'a "drill" of $HOME\'s'
+
 DECISIONS = {"second-request": "saved", "withdrawn": "cancelled"}
 """Of those that are played here: each has a mechanism of its own."""
 
@@ -52,9 +57,19 @@ DECISIONS = {"second-request": "saved", "withdrawn": "cancelled"}
 def drilled(tmp_path: Path, scenario: str, *more: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "job.py"
     script.write_text(JOB)
-    command = (*DRAINFSM, "drill", scenario, "--dir", str(tmp_path / "drill"), *QUICK, "--timeout",
+    command = (*DRAINFSM, "drill", scenario, "--dir", str(tmp_path / ODD), *QUICK, "--timeout",
                str(WAIT_S), "--grace", "20", *more, "--", sys.executable, str(script))  # fmt: skip
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    others = {"DRAINFSM_STORE": str(tmp_path / "real"), "DRAINFSM_JOB": "llm"}
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, **others},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not (tmp_path / "real").exists(), "a real job's store was claimed"
+    return done
 
 
 @pytest.mark.parametrize("scenario", DECISIONS)
@@ -81,7 +96,8 @@ def test_a_scenario_strikes_and_passes(tmp_path: Path, scenario: str) -> None:
     ("scenario", "kind", "told_by_agent"),
     [
         ("full-store", SmallDisk, "No space left on device"),
-        ("slow-store", HangingDisk, "the save is "),  # skipped or abandoned
+        ("hanging-store", HangingDisk, "the save is "),  # skipped or abandoned
+        ("slow-store", SlowDisk, "the save is skipped: remaining "),
     ],
 )
 def test_the_store_is_on_a_file_system_that_fails(
@@ -99,10 +115,10 @@ def test_the_store_is_on_a_file_system_that_fails(
         wanted = f"no file system of its own: {error}"
     else:
         wanted = ""
-        assert told_by_agent in (tmp_path / "drill" / scenario / "node-1.log").read_text()
+        assert told_by_agent in (tmp_path / ODD / scenario / "node-1.log").read_text()
     assert told["note"] == wanted
     assert "drainfsm-drill" not in Path("/proc/mounts").read_text()
-    kept = open_store(str(tmp_path / "drill" / scenario / "store"))
+    kept = open_store(str(tmp_path / ODD / scenario / "store"))
     assert list(CommitLog(kept, job_id=f"drill-{scenario}").commits())
 
 
@@ -134,6 +150,38 @@ def test_what_outlives_the_agent_breaks_the_budget(
         assert attempt.gone_unix_ms is not None
     finally:
         job.close()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "number"), [("hanging-store", signal.SIGTERM), ("stuck-rank", signal.SIGHUP)]
+)
+def test_an_interrupted_drill_leaves_nothing_behind(
+    tmp_path: Path, scenario: str, number: signal.Signals
+) -> None:
+    """In the middle of it: ranks wait for a disk that hangs, or are frozen."""
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    root = tmp_path / "drill"
+    command = (*DRAINFSM, "drill", scenario, "--dir", str(root), "--", sys.executable, str(script))
+    drill = subprocess.Popen(
+        command,
+        env={**os.environ, "DRILL_TEST": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    log = root / scenario / "node-1.log"
+    give_up = time.monotonic() + WAIT_S
+    while not (log.exists() and "hard notice drill" in log.read_text()):
+        assert drill.poll() is None
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    drill.send_signal(number)
+    drill.send_signal(number)
+    drill.communicate(timeout=WAIT_S)
+    assert drill.returncode == 130
+    assert pids_with(f"DRILL_TEST={tmp_path}\0") == []
+    assert "drainfsm-drill" not in Path("/proc/mounts").read_text()
+    assert (root / scenario / "store" / "commits").is_dir()
 
 
 def test_a_job_that_never_saves_fails_its_drill(tmp_path: Path) -> None:

@@ -156,7 +156,6 @@ def _coordinator(tmp_path: Path, where: str, *, rank: int = 0) -> list[Finding]:
 
 
 def test_where_the_agents_should_find_each_other(tmp_path: Path, closed_port: int) -> None:
-    assert "not HOST:PORT" in the_only(_coordinator(tmp_path, "node0")).seen
     assert "cannot be resolved" in the_only(_coordinator(tmp_path, "no-such.invalid:7411")).seen
     assert not _coordinator(tmp_path, f"127.0.0.1:{closed_port}")
     assert not _coordinator(tmp_path, f"127.0.0.1:{closed_port}", rank=1)
@@ -188,6 +187,14 @@ def test_a_store_whose_file_system_is_not_mounted(tmp_path: Path) -> None:
     found = the_only(check_store(setup(tmp_path), open_store(str(tmp_path / "no" / "store"))))
     assert "does not exist" in found.seen
     assert not bad(check_store(setup(tmp_path), open_store(str(tmp_path / "store"))))
+
+
+def test_a_store_that_is_a_file(tmp_path: Path) -> None:
+    from drainfsm.store import open_store
+
+    (tmp_path / "store").write_text("")
+    found = the_only(check_store(setup(tmp_path), open_store(str(tmp_path / "store"))))
+    assert (found.severity, found.seen) == (Severity.ERROR, f"{tmp_path / 'store'} is a file")
 
 
 def test_a_store_of_another_job(tmp_path: Path) -> None:
@@ -387,6 +394,38 @@ def test_rights_that_are_missing_in_kubernetes(tmp_path: Path) -> None:
 
 
 # --- the command --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--bytes", "1GB", "--nnodes", "0"),
+        ("--nnodes", "2", "--coordinator", "node0"),
+        ("--nnodes", "2", "--coordinator", "node0:7411", "--node-rank", "2"),
+        ("--grace", "nan"),
+        ("--grace", "inf"),
+        ("--heartbeat", "nan"),
+        ("--silence", "nan"),
+        ("--attach", "nan"),
+        ("--every-s", "nan"),
+        ("--signal", "SIGKILL"),
+        ("--metrics", "9100"),
+        ("--exit-margin-ms", "-1"),
+        ("--checksum", "md5"),
+        ("--trial", "nan"),
+    ],
+)
+def test_what_run_would_refuse_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wrong: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "--job", "llm", *wrong, "--", "true"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert wrong[-2].strip("-").replace("-", "_") in told.err.replace("-", "_")
 
 
 def test_a_right_environment_has_no_finding_and_a_wrong_one_has_all(

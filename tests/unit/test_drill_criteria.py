@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,12 @@ from drainfsm.drills.criteria import (
 )
 from drainfsm.drills.job import DrillJob, DrillSettings
 from drainfsm.drills.render import html_page, junit_xml, table_text
-from drainfsm.drills.run import Judged, Moment
+from drainfsm.drills.run import Judged, Moment, play
 from drainfsm.drills.scenarios import SCENARIOS
+from drainfsm.errors import StoreUnreachableError
 from drainfsm.machine import CordonOutcome, ReportCordon
+from drainfsm.store import open_store
+from drainfsm.store.rehearsals import DrainRehearsed, read_rehearsals
 from drainfsm.testing.scenario import Scenario
 from drainfsm.testing.stores import new_store
 from drainfsm_kit.past import leave
@@ -98,6 +102,7 @@ def test_a_committed_generation_without_its_files_is_not_complete(tmp_path: Path
     assert not all_complete(store, job_id="j")
     leave(store, epoch=1, cause=Cause.EVICTION, commits=True)
     assert not all_complete(store, job_id="j")
+    assert not all_complete(store, job_id="another"), "no answer is no whole checkpoint"
     store.put("generations/e000002-s000000000009-d1/rank0", b"x")
     assert left_over(store, job_id="j") == ("e000002-s000000000009-d1",)
 
@@ -112,8 +117,100 @@ def test_scenarios_that_share_a_server_of_the_log_are_jobs_of_their_own(tmp_path
     assert len(names) == len(SCENARIOS)
 
 
-def test_a_wrong_call_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "maintenance").mkdir()
-    assert main(["drill", "maintenance", "--dir", str(tmp_path), "--", "true"]) == 2
-    assert "holds an earlier drill" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("--grace", "nan"), "grace: nan s"),
+        (("--every-steps", "-4"), "every_steps: -4"),
+        (("--exit-margin-ms", "-1"), "exit_margin_ms: -1"),
+        (("--timeout", "inf"), "inf is not more than 0"),
+        (("--html", "no/such/page.html"), "no/such/page.html cannot be written"),
+        (("--junit", "."), ". cannot be written"),
+        (("--dir", "a\x1b[31m"), "printable"),
+        (("--dir", "\udcff"), "printable"),
+        (("--store", "full/full-store", "--job", "llm"), "full does not exist"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_starts_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wrong: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").write_text("")
+    assert main(["drill", "maintenance", *wrong, "--", "true"]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "drilling" not in told
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_of_two_drills_in_one_directory_one_is_refused_and_leaves_the_other_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slow-store").mkdir()
+    assert main(["drill", "all", "--dir", str(tmp_path), "--", "true"]) == 2
+    assert "holds another drill of slow-store" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["slow-store"]
     assert main(["drill", "flood", "--", "true"]) == 2
+
+
+# --- what was found is told ---------------------------------------------------------------------
+
+
+def drilled(monkeypatch: pytest.MonkeyPatch, ends: dict[int, BaseException], *more: str) -> int:
+    """All scenarios, found to pass; ``ends``: what their play raises, by number."""
+    played: list[str] = []
+
+    def play(name: str, root: Path, settings: DrillSettings) -> Judged:
+        played.append(name)
+        if len(played) in ends:
+            raise ends[len(played)]
+        return judged(scenario=name)
+
+    monkeypatch.setattr("drainfsm.cli.drill_scenarios.play", play)
+    return main(["drill", "all", *more, "--", "true"])
+
+
+def test_verdicts_before_an_interruption_are_told_and_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, pages = str(tmp_path / "store"), ("--junit", str(tmp_path / "d.xml"))
+    own = ("--dir", str(tmp_path / "drill"), "--store", store, "--job", "llm", *pages)
+    assert drilled(monkeypatch, {3: KeyboardInterrupt()}, *own) == 130
+    assert "2 of 2 passed" in capsys.readouterr().out
+    told = read_rehearsals(open_store(store), job_id="llm")
+    assert {one.scenario for one in told} == set(list(SCENARIOS)[:2])
+    assert not (tmp_path / "d.xml").exists(), "two of thirteen are no green suite"
+
+
+def test_a_verdict_that_cannot_be_recorded_stops_no_drill_and_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away(store: object, rehearsed: DrainRehearsed) -> str:
+        raise StoreUnreachableError("the store is away")
+
+    monkeypatch.setattr("drainfsm.cli.drill_scenarios.record_rehearsal", away)
+    own = ("--dir", str(tmp_path / "drill"), "--store", str(tmp_path / "store"), "--job", "llm")
+    assert drilled(monkeypatch, {}, *own) == 1
+    told = capsys.readouterr()
+    assert f"{len(SCENARIOS)} of {len(SCENARIOS)} passed" in told.out
+    assert "not on record: the store is away" in told.err
+
+
+def test_a_scenario_that_meets_a_full_disk_is_a_verdict_and_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(job: DrillJob, **_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(DrillJob, "start", full)
+    settings = DrillSettings(
+        command=("true",), grace_s=30, every_steps=5, allowances=Allowances(), nats_url="",
+        timeout_s=1,
+    )  # fmt: skip
+    found = play("maintenance", tmp_path / "maintenance", settings)
+    assert not found.passed
+    assert "No space left" in found.problem
