@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from drainfsm.cli.interruption import cleaning_up
 from drainfsm.cli.options import Parser
 from drainfsm.errors import ConfigError
 
@@ -37,4 +38,5 @@ def main(argv: Sequence[str]) -> int:
         )
     from drainfsm.demo.story import main as tell
 
-    return tell(arguments)
+    with cleaning_up():
+        return tell(arguments)

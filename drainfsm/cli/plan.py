@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from drainfsm.cli.logs import add_log_options, read_history
-from drainfsm.cli.options import ALLOWANCES, Parser
+from drainfsm.cli.logs import add_log_options, read_history, report_damage
+from drainfsm.cli.options import ALLOWANCES, Parser, positive_number
 from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.cli.stores import store_of
 from drainfsm.core.budget import Allowances, Sample
@@ -34,6 +34,9 @@ margin + clock skew. The size comes from --bytes, a model (--params), the newest
 --store, or the log of --job; with a log, durations are bounds from the job's own saves, unless
 a bandwidth is given. Sizes and rates: 420GB, 52.5GiB, 4e9, 4GB/s. Allowances: as for `run`."""
 
+QUANTITY_MAX = 1e18
+"""An exabyte."""
+
 UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 MTBF_FROM = ("drained", "lost", "failed")
 
@@ -53,13 +56,17 @@ def parser() -> Parser:
     made.add_argument(
         "--window",
         metavar="SECONDS",
-        type=float,
+        type=positive_number,
         action="append",
         default=[],
         help="how likely does a save fit it? Needs a log; may be repeated",
     )
-    made.add_argument("--mtbf", metavar="HOURS", type=float, help="mean time between losses")
-    made.add_argument("--save-cost", metavar="SECONDS", type=float, help="that one save holds up")
+    made.add_argument(
+        "--mtbf", metavar="HOURS", type=positive_number, help="mean time between losses"
+    )
+    made.add_argument(
+        "--save-cost", metavar="SECONDS", type=positive_number, help="that one save holds up"
+    )
     made.add_argument("--json", action="store_true", help="one JSON object")
     return made
 
@@ -70,7 +77,12 @@ def main(argv: Sequence[str]) -> int:
     history = _history(arguments)
     samples = _samples(history)
     allowances = settings.allowances
-    save_bytes = _bytes(arguments, settings, samples)
+    try:
+        save_bytes = _bytes(arguments, settings, samples)
+    except ConfigError:
+        if history is not None:
+            report_damage(history)  # it may be why
+        raise
     try:
         made = plan(
             save_bytes=save_bytes,
@@ -90,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         for line in plan_text(made):
             print(line)
-    return 0
+    return 0 if history is None else report_damage(history)
 
 
 def quantity(option: str, text: str) -> int:
@@ -104,10 +116,11 @@ def quantity(option: str, text: str) -> int:
         text,
     )
     number = float(found[1].replace("_", "")) if found else 0.0
-    if not found or not 0 < number < 1e24:
+    unit = 1_024.0 if found and found[3] else 1_000.0
+    number *= math.pow(unit, UNITS[found[2].lower()]) if found else 0
+    if not 0 < number <= QUANTITY_MAX:
         raise ConfigError(f"{option} {text}: not a size such as 420GB, 52.5GiB or 4e9")
-    unit = 1_024.0 if found[3] else 1_000.0
-    return max(1, round(number * math.pow(unit, UNITS[found[2].lower()])))
+    return max(1, round(number))
 
 
 def _history(arguments: argparse.Namespace) -> History | None:
@@ -131,6 +144,8 @@ def _samples(history: History | None) -> tuple[Sample, ...]:
 
 
 def _bytes(arguments: argparse.Namespace, settings: Settings, samples: Sequence[Sample]) -> int:
+    if arguments.bytes is not None and arguments.params is not None:
+        raise ConfigError("give --bytes or --params, not both")
     if arguments.bytes is not None:
         return quantity("--bytes", arguments.bytes)
     if arguments.params is not None:
@@ -176,6 +191,8 @@ def _interval(
     if mtbf_ms is None and history is not None:
         mtbf_ms = _mtbf_ms(history)
     if mtbf_ms is None:
+        if arguments.save_cost is not None:
+            raise ConfigError("--save-cost: how often is the job lost? Give --mtbf HOURS")
         return None
     cost_ms = None if arguments.save_cost is None else round(arguments.save_cost * 1_000)
     if cost_ms is None and samples:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -13,14 +12,16 @@ from pathlib import Path
 
 import msgspec
 
+from drainfsm.drills.job import outside_any_job
+
 JOB = "demo"
 NODE_COUNT = 2
 RANKS_PER_NODE = 2
 
 CONFIG = """\
-job = "{job}"
-store = "{store}"
-state_dir = "{state_dir}"
+job = {job}
+store = {store}
+state_dir = {state_dir}
 cordon = "command"
 token = "demo"
 
@@ -35,7 +36,7 @@ every_steps = {every_steps}
 verify = "checksums"
 
 [adapters.command]
-cordon = "touch {cordoned}/$DEMO_NODE"
+cordon = 'touch "cordoned/$DEMO_NODE"'
 """
 
 
@@ -69,10 +70,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         for directory in (self.store, self.state_dir, self.cordoned):
             directory.mkdir(parents=True, exist_ok=True)
         text = CONFIG.format(
-            job=self.job,
-            store=self.store,
-            state_dir=self.state_dir,
-            cordoned=self.cordoned,
+            job=json.dumps(self.job),
+            store=json.dumps(str(self.store)),
+            state_dir=json.dumps(str(self.state_dir)),
             every_steps=every_steps,
         )
         self.config.write_text(text)
@@ -115,7 +115,7 @@ class DemoAttempt:
         command += ["--nproc-per-node", str(RANKS_PER_NODE)]
         command += ["--master-addr", "127.0.0.1", "--master-port", str(rendezvous)]
         command += self._training
-        environment = {**os.environ, "DEMO_NODE": self.nodes[node], "OMP_NUM_THREADS": "1"}
+        environment = {**outside_any_job(), "DEMO_NODE": self.nodes[node], "OMP_NUM_THREADS": "1"}
         with (self.place.root / f"attempt-{self.number}-node-{node}.log").open("wb") as log:
             return subprocess.Popen(
                 command,
@@ -132,7 +132,9 @@ class DemoAttempt:
         command = [sys.executable, "-m", "drainfsm", "notify", "--job", self.place.job]
         command += ["--config", str(self.place.config), "--node-rank", str(node)]
         command += ["--in", str(in_s), "--cause", "spot_interruption"]
-        return subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+        return subprocess.run(
+            command, check=False, env=outside_any_job(), stdout=subprocess.DEVNULL
+        ).returncode
 
     def poll(self) -> list[int] | None:
         """The agents' exit codes once all have exited."""

@@ -131,7 +131,10 @@ class SmallDisk(DrillDisk):
     def fail(self) -> None:
         """Not a byte more fits, though it is written to meanwhile. Raises: DiskError."""
         for tries_left in range(FILL_TRIES, 0, -1):
-            stat = os.statvfs(self.seen)
+            try:
+                stat = os.statvfs(self.seen)
+            except OSError as error:
+                raise DiskError(f"the drill's file system is gone: {error.strerror}") from error
             try:
                 self.order(str((stat.f_blocks - stat.f_bfree) * stat.f_frsize))
             except DiskError:

@@ -28,8 +28,8 @@ from drainfsm.runtime.agent.notify import give_notice, withdraw_notice
 from drainfsm.runtime.processes.proc import PROC, job_processes, name_of
 
 NODE, DRILL = "DRILL_NODE", "DRILL_DIR"
-OWN = "DRAINFSM_"
-"""How the variables begin that are another job's: a real store may be named there."""
+OPTIONS = "DRAINFSM_"
+"""How the variables begin that are options of a job: a real store may be named there."""
 
 JOBS = "drill-"
 """Scenarios share the log's server: each is a job of its own."""
@@ -181,7 +181,7 @@ class DrillJob:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
-                env={**_outside(), NODE: node, DRILL: str(self.root)},
+                env={**outside_any_job(), NODE: node, DRILL: str(self.root)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -315,9 +315,9 @@ class DrillJob:
             self.disk = None
 
 
-def _outside() -> dict[str, str]:
-    """The environment, without the options of any other job."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
+def outside_any_job() -> dict[str, str]:
+    """The environment, without the options of a job: they win over a configuration file."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OPTIONS)}
 
 
 def _marked(*marks: str) -> list[int]:

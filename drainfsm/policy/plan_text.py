@@ -12,11 +12,11 @@ from drainfsm.policy.plan import Plan, Windows
 WIDTH = 100
 BAR = 40
 LABEL = 26
+TERM, WINDOW = 18, 28
 
 BASES = {
     "quantile": "bound of the quantile",
     "observed_max": "longest on record",
-    "sizing": "bytes over bandwidth, and the fixed cost",
     "allowance": "allowance",
 }
 
@@ -66,19 +66,32 @@ def seconds(value_ms: int) -> str:
 
 
 def _terms(plan: Plan) -> Iterator[str]:
-    def term(name: str, found: Evidence) -> str:
-        base = BASES.get(found.basis, found.basis)
-        if found.sample_count:
-            base += f", {found.sample_count} of {found.samples_needed} saves"
-        return f"{name:{LABEL}}{seconds(found.value_ms):>10}   {base}"
+    """One row a term, with its place in the window as a bar."""
 
-    yield f"{'handler':{LABEL}}{seconds(plan.handler_ms):>10}   allowance"
-    yield term("quiesce", plan.quiesce)
-    yield term("durable save", plan.durable)
-    yield term("verify and commit", plan.commit)
-    yield f"{'exit margin':{LABEL}}{seconds(plan.exit_margin_ms):>10}   allowance"
-    yield f"{'clock skew':{LABEL}}{seconds(plan.clock_skew_ms):>10}   allowance"
-    yield f"{'needed':{LABEL}}{seconds(plan.needed_ms):>10}   so the grace is {plan.grace_s} s"
+    def base(found: Evidence) -> str:
+        if found.basis == "sizing":
+            bytes_ms = plan.save_bytes * 1_000 // max(1, plan.bytes_per_s)
+            return f"{seconds(bytes_ms)} of bytes, {seconds(found.value_ms - bytes_ms)} fixed cost"
+        saves = f", {found.sample_count} of {found.samples_needed} saves"
+        return BASES.get(found.basis, found.basis) + (saves if found.sample_count else "")
+
+    spent_ms = 0
+    for name, term_ms, why in (
+        ("handler", plan.handler_ms, "allowance"),
+        ("quiesce", plan.quiesce.value_ms, base(plan.quiesce)),
+        ("durable save", plan.durable.value_ms, base(plan.durable)),
+        ("verify and commit", plan.commit.value_ms, base(plan.commit)),
+        ("exit margin", plan.exit_margin_ms, "allowance"),
+        ("clock skew", plan.clock_skew_ms, "allowance"),
+    ):
+        begin, spent_ms = _column(spent_ms, plan), spent_ms + term_ms
+        bar = " " * begin + "#" * (_column(spent_ms, plan) - begin)
+        yield f"{name:{TERM}}{seconds(term_ms):>10} |{bar:{WINDOW}}| {why}"
+    yield f"{'needed':{TERM}}{seconds(plan.needed_ms):>10}   so the grace is {plan.grace_s} s"
+
+
+def _column(at_ms: int, plan: Plan) -> int:
+    return round(WINDOW * at_ms / max(1, plan.needed_ms))
 
 
 def _log(plan: Plan) -> Iterator[str]:

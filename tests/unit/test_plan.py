@@ -18,7 +18,7 @@ from drainfsm.core.codec import encode_lines
 from drainfsm.errors import ConfigError
 from drainfsm.policy.interval import interval
 from drainfsm.policy.plan import plan
-from drainfsm.policy.plan_text import plan_text
+from drainfsm.policy.plan_text import WIDTH, WINDOW, plan_text
 from drainfsm.policy.sizing import model_bytes
 from drainfsm.testing.scenario import STORE, Scenario
 
@@ -131,6 +131,30 @@ def test_platforms_that_cannot_be_helped_are_told_from_settings_that_can() -> No
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.parametrize(
+    "allowances",
+    [Allowances(), Allowances(barrier_ms=0, commit_ms=0, clock_skew_ms=30_000), NONE],
+)
+def test_the_terms_are_drawn_behind_one_another_over_the_whole_window(
+    allowances: Allowances,
+) -> None:
+    made = plan(save_bytes=10**9, allowances=allowances)
+    bars = [line.split("|")[1] for line in plan_text(made) if line.count("|") == 2]
+    assert len(bars) == 6
+    assert {len(bar) for bar in bars} == {WINDOW}
+    assert all(max(map(len, line.splitlines())) <= WIDTH for line in plan_text(made) if line)
+    drawn = ["".join(column).strip() for column in zip(*bars, strict=True)]
+    assert drawn == ["#"] * WINDOW, "each column is of one term"
+    assert abs(bars[2].count("#") - WINDOW * made.durable.value_ms / made.needed_ms) <= 1
+
+
+def test_what_bytes_take_is_told_from_the_fixed_cost() -> None:
+    made = plan(
+        save_bytes=420 * 10**9, allowances=Allowances(), node_count=8, bytes_per_s=32 * 10**9
+    )
+    assert "13.1 s of bytes, 1.0 s fixed cost" in "\n".join(plan_text(made))
+
+
 def test_the_interval_between_periodic_saves() -> None:
     found = interval(save_cost_ms=10_000, mtbf_ms=10 * 3_600_000)
     assert found.young_ms == round(math.sqrt(2 * 10_000 * 36_000_000))
@@ -154,6 +178,8 @@ def test_the_interval_between_periodic_saves() -> None:
         ("nan", None),
         ("9" * 400, None),
         ("1e99", None),
+        ("1e18", 10**18),
+        ("1e4P", None),
         ("12 parsecs", None),
     ],
 )
@@ -192,6 +218,22 @@ def test_a_log_says_how_large_the_checkpoint_is_and_how_long_it_takes(
     assert [chance["probability"] for chance in made["chances"]] == [0.0, 1.0]
 
 
+def test_a_damaged_log_is_said_whether_a_plan_comes_of_it_or_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = log_with_a_save(tmp_path)
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    assert main(["plan", "--file", str(path)]) == 1
+    told = capsys.readouterr()
+    assert "comparable saves on record" in told.out
+    assert str(path) in told.err
+    path.write_bytes(b"no log\n")
+    assert main(["plan", "--file", str(path)]) == 2
+    told = capsys.readouterr()
+    assert str(path) in told.err
+    assert "how large is the checkpoint" in told.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -202,6 +244,15 @@ def test_a_log_says_how_large_the_checkpoint_is_and_how_long_it_takes(
         (["--bytes", "1GB", "--nodes", "0"], "more than 0"),
         (["--bytes", "1GB", "--mtbf", "0"], "more than 0"),
         (["--bytes", "1GB", "--window", "30"], "no log of comparable saves"),
+        (["--bytes", "1GB", "--params", "7e9"], "--bytes or --params, not both"),
+        (["--bytes", "1GB", "--window", "inf"], "--window: inf is not"),
+        (["--bytes", "1GB", "--window", "-1"], "--window: -1 is not"),
+        (["--bytes", "1GB", "--mtbf", "nan"], "--mtbf: nan is not"),
+        (["--bytes", "1GB", "--mtbf", "1e300"], "--mtbf: 1e300 is not"),
+        (["--bytes", "1GB", "--mtbf", "1", "--save-cost", "-4"], "--save-cost: -4 is not"),
+        (["--bytes", "1GB", "--save-cost", "4"], "Give --mtbf"),
+        (["--bytes", "1GB", "--exit-margin-ms", "-5"], "exit_margin_ms: -5"),
+        (["--bytes", "1GB", "--store-bytes-per-s", "0"], "store_bytes_per_s: 0"),
     ],
 )
 def test_what_a_plan_cannot_be_made_of(
