@@ -142,17 +142,12 @@ class Settings:
         """Raises: ConfigError: one of them is wrong."""
         rows = [option for option in OPTIONS if option.table == "allowances"]
         self.check([row.key for row in rows])
-        found = {row.attribute: self.given(row.key) for row in rows}
-        given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
-        return Allowances(**given)
+        found: dict[str, Any] = {row.attribute: self.given(row.key) for row in rows}
+        return Allowances(**{name: value for name, value in found.items() if value is not None})
 
     def check(self, keys: Sequence[str] = tuple(BY_KEY)) -> None:
-        """Whether ``drainfsm run`` would take these options, as far as they are given.
-
-        Raises:
-            ConfigError: it would not.
-        """
-        given = {"job": Given("any", ""), "store": Given("any", "")}
+        """Raises: ConfigError: ``drainfsm run`` would not take these, as far as they are given."""
+        given = dict.fromkeys(("job", "store"), Given("any", ""))
         given |= {key: self._given[key] for key in keys if key in self._given}
         Settings(given, self.adapters).run_config(("any",))
 
