@@ -295,9 +295,7 @@ def _read_environment(
     endpoints = {f"{PREFIX}{_upper(name)}_METADATA_ENDPOINT" for name in known}
     for variable in sorted(environment):
         value = environment[variable]
-        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
-            continue
-        if variable in endpoints:
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES | endpoints:
             continue
         option = by_variable.get(variable)
         if option is None and variable.startswith(links):
