@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from drainfsm.core import events as e
-from drainfsm.core.budget import Stage, evaluate
-from drainfsm.core.deadline import wait_until_unix_ms
+from drainfsm.core.budget import Stage
+from drainfsm.core.deadline import budget_of, wait_until_unix_ms
 from drainfsm.core.fold import Fold
 from drainfsm.core.notice import revision_of
 from drainfsm.core.records import Record
@@ -108,10 +108,10 @@ def _step(
     held = before.drain is not None and before.drain.hold is not None
     waiting = held and before.phase in (Phase.NOTICED, Phase.QUIESCING)
     drain = after.drain
-    skew_ms = 0 if drain is None else drain.clock_skew_ms
+    skew_ms, step_ms = (0, 0) if drain is None else (drain.clock_skew_ms, drain.step_ms)
     return Step(
         position=record.follows,
-        levels=tuple(level(before, skew_ms, now, deadline) for deadline in deadlines),
+        levels=tuple(level(before, skew_ms, step_ms, now, deadline) for deadline in deadlines),
         due=drain is None or now >= drain.act_at_unix_ms,
         expired=waiting and now >= wait_until_unix_ms(before),
         kinds=tuple(type(event).__name__ for event in events),
@@ -133,7 +133,9 @@ def _step(
     )
 
 
-def level(state: State, clock_skew_ms: int, now_unix_ms: int, deadline_unix_ms: int) -> int:
+def level(
+    state: State, clock_skew_ms: int, step_ms: int, now_unix_ms: int, deadline_unix_ms: int
+) -> int:
     """How many stages of a drain no longer fit before the deadline.
 
     5: the deadline less the clock skew has come; 6: the deadline itself.
@@ -141,14 +143,13 @@ def level(state: State, clock_skew_ms: int, now_unix_ms: int, deadline_unix_ms: 
     if now_unix_ms >= deadline_unix_ms - clock_skew_ms:
         return 6 if now_unix_ms >= deadline_unix_ms else 5
     fits = [
-        evaluate(
+        budget_of(
+            state,
             stage=stage,
             now_unix_ms=now_unix_ms,
             deadline_unix_ms=deadline_unix_ms,
             clock_skew_ms=clock_skew_ms,
-            allowances=state.attempt.allowances,
-            samples=state.attempt.samples,
-            load=state.attempt.load,
+            step_ms=step_ms,
         ).fits
         for stage in STAGES
     ]
