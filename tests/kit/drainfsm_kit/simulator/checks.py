@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from drainfsm.core.codec import decode_object
 from drainfsm.core.requeue import RequeueRecord
+from drainfsm.errors import ManifestMismatchError
 from drainfsm.runtime.agent.node import OVERDUE_EXIT_MS
 from drainfsm_kit.simulator.agent import SimulatedAgent
 from drainfsm_kit.simulator.attempt import SimulatedAttempt
@@ -161,10 +162,13 @@ def _restores(attempt: SimulatedAttempt) -> Iterator[str]:
     if watcher is None or state is None or not state.attempt.started or not watcher.journaled:
         return
     epoch, restore = state.attempt.epoch, watcher.restore
-    record = _record(attempt, epoch - 1)
+    try:
+        record, before = _record(attempt, epoch - 1), _record(attempt, epoch - 2)
+    except ManifestMismatchError as error:
+        yield f"I8: {error}"
+        return
     if restore != record:
         yield f"I8: epoch {epoch} restores {restore}, recorded is {record}"
-    before = _record(attempt, epoch - 2)
     if record and before and record.resume_step < before.resume_step:
         yield f"I8: epoch {epoch} resumes at {record.resume_step}, before {before.resume_step}"
     began = {0: 0 if restore is None else restore.resume_step}
