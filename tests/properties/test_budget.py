@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from drainfsm.core.budget import (
     evaluate,
     save_budget_ms,
 )
-from drainfsm.core.fit import SizedSave, fitted
+from drainfsm.core.fit import FitOver, SizedSave, fitted
 from drainfsm.core.quantiles import samples_needed, upper_bound
 from drainfsm.core.rules import recompute
 from drainfsm.testing import strategies
@@ -149,6 +150,49 @@ def test_saves_on_a_line_are_never_promised_to_be_faster_than_it(
     if min(sizes_mib) <= asked_mib <= max(sizes_mib):
         assert fit.value_ms == true_ms, "between two saves on the line, nothing is added"
     assert fit.value_ms <= true_ms * max(1, asked_mib / min(sizes_mib)) + 1
+
+
+def lowest_line_above(points: list[tuple[int, int]], asked: int) -> int:
+    """By its definition: no chord between two of the points, nothing in no time among them, lies
+    above it; and beyond the largest it is in proportion."""
+    largest, highest = max(size for size, _ in points), max(took for _, took in points)
+    if asked > largest:
+        return math.ceil(Fraction(highest * asked, largest))
+    known = [(0, 0), *points, (largest, highest)]
+    chords = [
+        left_ms + Fraction(right_ms - left_ms, right - left) * (asked - left)
+        for left, left_ms in known
+        for right, right_ms in known
+        if left <= asked <= right and left < right
+    ]
+    return math.ceil(max(chords))
+
+
+@given(
+    saves=st.lists(
+        st.builds(SizedSave, st.integers(1, 4), st.integers(1, 50), st.integers(0, 50)),
+        min_size=1,
+        max_size=6,
+    ),
+    asked=st.builds(SizedSave, st.integers(1, 4), st.integers(1, 100)),
+)
+def test_the_fit_is_the_lowest_line_above_all_saves(
+    saves: list[SizedSave], asked: SizedSave
+) -> None:
+    fit = fitted(saves, asked)
+    assert fit is not None
+
+    def per_rank(save: SizedSave) -> int:
+        return math.ceil(save.save_bytes / save.world_size)
+
+    by_bytes = lowest_line_above([(s.save_bytes, s.took_ms) for s in saves], asked.save_bytes)
+    by_rank = lowest_line_above([(per_rank(s), s.took_ms) for s in saves], per_rank(asked))
+    if all(save.world_size == asked.world_size for save in saves):
+        by_rank = by_bytes
+    assert fit.value_ms == max(by_bytes, by_rank)
+    assert fit.over == (FitOver.BYTES_PER_RANK if by_rank > by_bytes else FitOver.BYTES)
+    sizes = [per_rank(s) if by_rank > by_bytes else s.save_bytes for s in saves]
+    assert (fit.sample_count, fit.bytes_min, fit.bytes_max) == (len(saves), min(sizes), max(sizes))
 
 
 @given(allowances=strategies.allowances, samples=st.lists(strategies.samples, max_size=5))

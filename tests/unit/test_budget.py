@@ -16,6 +16,7 @@ from drainfsm.core.budget import (
     save_budget_ms,
 )
 from drainfsm.core.deadline import quiesce_by_unix_ms
+from drainfsm.core.fit import Fit, FitOver, SizedSave, fitted
 
 NOW = 1_800_000_000_000
 STORE = "file:///store"
@@ -163,6 +164,28 @@ def test_a_tiny_save_says_nothing_of_a_large_one() -> None:
     budget = _evaluate(Stage.QUIESCED, samples=samples, load=between)
     assert budget.durable is not None
     assert budget.durable.value_ms == 2_750
+
+
+def test_the_line_is_said_as_a_fixed_cost_and_a_rate() -> None:
+    """2 s fixed and 4 s for every GiB, read between 1 and 3 GiB."""
+    saves = [SizedSave(8, 1 << 30, 6_000), SizedSave(8, 3 << 30, 14_000), SizedSave(8, 0, 9_000)]
+    assert fitted(saves, SizedSave(8, 2 << 30)) == Fit(
+        over=FitOver.BYTES,
+        sample_count=2,
+        bytes_min=1 << 30,
+        bytes_max=3 << 30,
+        bytes_asked=2 << 30,
+        fixed_ms=2_000,
+        ms_per_gib=4_000,
+        value_ms=10_000,
+    )
+    assert fitted(saves[2:], SizedSave(8, 1)) is None
+
+
+def test_a_larger_save_that_was_faster_promises_nothing() -> None:
+    saves = [SizedSave(8, 100, 10_000), SizedSave(8, 200, 8_000)]
+    taken = [fitted(saves, SizedSave(8, size)) for size in (50, 150, 200, 400)]
+    assert [fit and fit.value_ms for fit in taken] == [5_000, 10_000, 10_000, 20_000]
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,16 @@ def test_claims_and_commits_stand_in_one_order(store: PosixStore) -> None:
     assert log_of(store).find("e1-s30") is None
 
 
+def test_a_claim_whose_answer_was_lost_is_found_again(store: PosixStore) -> None:
+    for number, attempt_id in enumerate(("a", "b"), start=1):
+        claimed = log_of(store).claim(attempt_id=attempt_id, now_unix_ms=1)
+        again = log_of(store).claim(attempt_id=attempt_id, now_unix_ms=9)
+        assert again == claimed
+        assert log_of(store).head().epoch == claimed.epoch == number
+        log_of(store).publish(commit(10, epoch=number, attempt_id=attempt_id))
+        assert log_of(store).head().slot == claimed.slot + 1
+
+
 def test_after_a_claim_the_older_epoch_publishes_nothing(store: PosixStore) -> None:
     old, new = log_of(store), log_of(store)
     old.claim(attempt_id="a", now_unix_ms=1)
