@@ -16,6 +16,7 @@ from drainfsm.errors import (
     CommitLogError,
     ConfigError,
     OtherJobsStoreError,
+    RestoreRefusedError,
     SlotTakenError,
     StoreUnreachableError,
 )
@@ -277,20 +278,36 @@ def test_an_older_commit_in_the_place_of_the_newest_is_seen_where_no_neighbor_is
         log_of(without_marks(store)).head()
 
 
+NOTHING_TO_RESTORE = RequeueRecord(
+    job_id="job",
+    epoch=2,
+    cause=Cause.LOST,
+    generation_id=None,
+    manifest_digest=None,
+    step=None,
+    world_size=0,
+    capacity=Capacity(node_count=1),
+    recorded_unix_ms=1,
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [({"store_id": "x"}, "is of store x, and this one is a1"), ({"job_id": "x"}, "is of job 'x'")],
+)
+def test_a_requeue_record_of_another_store_or_job_is_refused(
+    changed: dict[str, str], says: str
+) -> None:
+    store = written()
+    write_requeue(store, replace(NOTHING_TO_RESTORE, **changed))
+    log = log_of(store)
+    with pytest.raises(RestoreRefusedError, match=says):
+        check_restorable(store, log, log.head())
+
+
 def test_a_requeue_record_tells_that_the_claim_of_its_attempt_is_gone() -> None:
     store = without_marks(written())
-    record = RequeueRecord(
-        job_id="job",
-        epoch=2,
-        cause=Cause.LOST,
-        generation_id=None,
-        manifest_digest=None,
-        step=None,
-        world_size=0,
-        capacity=Capacity(node_count=1),
-        recorded_unix_ms=1,
-    )
-    write_requeue(store, record)
+    write_requeue(store, NOTHING_TO_RESTORE)
     log = log_of(store)
     check_restorable(store, log, log.head(), damaged_layout={})
     lose(store, 4)
