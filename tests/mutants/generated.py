@@ -45,6 +45,7 @@ TRIED_FIRST = {
     "core/exit_plan.py": ("test_exit_plan.py",),
     "core/explain.py": ("test_replay.py", "test_words.py"),
     "core/failures.py": ("test_runtime_processes.py",),
+    "core/fit.py": ("test_budget.py",),
     "core/fold.py": ("test_fold.py",),
     "core/inputs.py": ("test_decider_refusals.py",),
     "core/lifecycle.py": ("test_machine.py", "test_fold.py"),
