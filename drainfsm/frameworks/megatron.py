@@ -72,6 +72,7 @@ class _State:
         self._serialization = imported(
             "megatron.core.dist_checkpointing.serialization", extra="megatron"
         )
+        imported("psutil", extra="megatron")  # or what writes for Megatron ends, and is waited for
         for part in (*self.chunks, optimizer):
             if not hasattr(part, "sharded_state_dict"):
                 raise ConfigError(

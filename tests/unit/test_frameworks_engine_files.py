@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from drainfsm.errors import ConfigError, RestoreRefusedError, SaveFailedError
+from drainfsm.frameworks import megatron
 from drainfsm.frameworks._engine_files import EngineFiles, _dealt_to, guessed_bytes
 
 
@@ -98,3 +100,14 @@ def test_the_first_guess_of_a_ranks_share_is_weights_and_adam_over_the_ranks() -
     assert guessed_bytes(model, world_size=4) == 100 * (2 + 3 * 4) // 4
     model.weight.ds_numel = 990  # type: ignore[attr-defined]
     assert guessed_bytes(model, world_size=4) == 1_000 * (2 + 3 * 4) // 4
+
+
+def test_megatron_without_psutil_is_refused_before_any_save_waits_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "megatron.core.dist_checkpointing.serialization"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    part = SimpleNamespace(sharded_state_dict=dict)
+    with pytest.raises(ConfigError, match=r"psutil.*pip install 'drainfsm\[megatron\]'"):
+        megatron._State(part, part, None, {})
