@@ -26,6 +26,8 @@ TOPICS = (
     "stop",
     "notice",
     "save",
+    "fragments",
+    "exchange",
     "restore",
     "drain",
     "killed",

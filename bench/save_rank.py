@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -34,23 +34,48 @@ class Model:
     """All cases on one layout of the parameters."""
 
     def __init__(
-        self, directory: Path, *, rank: int, world_size: int, mib: int, sharded: bool
+        self,
+        directory: Path,
+        *,
+        rank: int,
+        world_size: int,
+        count: int,
+        width: int = WIDTH,
+        sharded: bool,
+        optimizer: bool = False,
     ) -> None:
+        """``count`` parameters of so many rows and columns; ``optimizer``: an AdamW that was
+        stepped once."""
         self.directory, self.rank, self.world_size = directory, rank, world_size
         self.directory.mkdir(exist_ok=True)
-        count = (mib << 20) // LAYER_BYTES
         torch.manual_seed(7)  # replicas are alike
-        layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(count)]
+        layers = [nn.Linear(width, width, bias=False) for _ in range(count)]
         self.model = nn.Sequential(*layers)
-        self.total_bytes = count * LAYER_BYTES
+        self.total_bytes = count * width * width * 4 * (3 if optimizer else 1)
         if sharded:
             mesh = init_device_mesh("cpu", (world_size,))
             for layer in layers:
                 fully_shard(layer, mesh=mesh)
+        self.optimizer = self._optimizer() if optimizer else None
         self.group: Any = dist.new_group(backend="gloo")
         self.number = 0
         self.copies: list[torch.Tensor] = []
         self.checkpoints: dict[str, tuple[Checkpoint, RecordedPort, Path]] = {}
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
+        for parameter in self.model.parameters():
+            parameter.grad = torch.full_like(parameter, 1e-3)
+        optimizer.step()
+        optimizer.zero_grad()
+        return optimizer
+
+    def _state(self) -> dict[str, Any]:
+        """As torch's own ways take it."""
+        if self.optimizer is None:
+            return {"model": get_model_state_dict(self.model)}
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
 
     def raw(self) -> float:
         """The disk: this rank's bytes, written and synced."""
@@ -60,8 +85,8 @@ class Model:
         piece = bytes(PIECE_BYTES)
         began = time.perf_counter()
         with (path / f"{self.rank}").open("wb", buffering=0) as file:
-            for _ in range(self.total_bytes // self.world_size // PIECE_BYTES):
-                file.write(piece)
+            for left in range(self.total_bytes // self.world_size, 0, -PIECE_BYTES):
+                file.write(piece[:left])
             os.fsync(file.fileno())
         dist.barrier()
         return self._cleaned(time.perf_counter() - began)
@@ -84,7 +109,7 @@ class Model:
         path = self._fresh()
         dist.barrier()
         began = time.perf_counter()
-        state = {"model": get_model_state_dict(self.model)}
+        state = self._state()
         writer = FileSystemWriter(path, thread_count=threads)
         save(state, storage_writer=writer, process_group=self.group)
         return self._cleaned(time.perf_counter() - began)
@@ -94,7 +119,7 @@ class Model:
         path = self._fresh()
         dist.barrier()
         began = time.perf_counter()
-        state = {"model": get_model_state_dict(self.model)}
+        state = self._state()
         future: Any = async_save(state, checkpoint_id=path, process_group=self.group)
         blocked = time.perf_counter() - began
         future.result()
@@ -144,7 +169,11 @@ class Model:
                 world_size=self.world_size,
                 settings=CheckpointSettings(every_steps=1, **settings),
             )
-            self.checkpoints[name] = (Checkpoint(port, model=self.model), port, root)
+            self.checkpoints[name] = (
+                Checkpoint(port, model=self.model, optimizer=self.optimizer),
+                port,
+                root,
+            )
         return self.checkpoints[name]
 
     def _fresh(self) -> Path:
@@ -182,7 +211,11 @@ def cases(
 ) -> dict[str, Callable[[], float]]:
     sharded, replicated = (
         Model(
-            directory / name, rank=rank, world_size=world_size, mib=mib, sharded=name == "sharded"
+            directory / name,
+            rank=rank,
+            world_size=world_size,
+            count=(mib << 20) // LAYER_BYTES,
+            sharded=name == "sharded",
         )
         for name in ("sharded", "replicated")
     )

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import torch
 
 import bench.__main__ as command
+from bench import device
 from bench.harness import Case, Size, Topic, TopicResult, at_least, at_most, measure
 
 
@@ -71,3 +73,16 @@ def test_the_quick_run_fails_when_a_gate_is_broken(
 def test_every_topic_can_be_loaded_and_names_each_case_once() -> None:
     for name in command.TOPICS:
         assert command._topic(name).name == name
+
+
+def test_the_device_script_leaves_out_what_needs_a_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["bench.device", "--mib", "1", "--rounds", "1"])
+    device.main()
+    said = capsys.readouterr().out
+    assert "no GPU: device parts left out" in said
+    assert "| blocked: drainfsm |" in said
+    assert "| restore: drainfsm |" in said
+    assert "pinned" not in said
