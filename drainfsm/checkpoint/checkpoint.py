@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from drainfsm.checkpoint.agreed import Agreement
 from drainfsm.checkpoint.cadence import Cadence
 from drainfsm.checkpoint.exchange import Exchange
 from drainfsm.checkpoint.gate import refusals_reported
@@ -63,6 +64,7 @@ class Checkpoint:
         self._store = open_store(port.store_url)
         self._exchange = Exchange(rank=port.rank, world_size=port.world_size)
         self._staging = Staging()
+        self._agreement = Agreement()
         self._cadence = Cadence(
             every_steps=port.settings.every_steps, every_s=port.settings.every_s
         )
@@ -165,6 +167,7 @@ class Checkpoint:
             self._store,
             self._exchange,
             self._staging,
+            self._agreement,
             generation_id=generation,
             state=state,
             copy=copy,

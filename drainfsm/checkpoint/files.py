@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-import torch
 from torch.distributed.checkpoint.filesystem import FileSystemBase
 
+from drainfsm.checkpoint.archives import without_zip_checksums
 from drainfsm.core.manifest import Entry
 from drainfsm.errors import SaveFailedError
 from drainfsm.store.base import ObjectStore
@@ -78,7 +78,7 @@ class GenerationFiles(FileSystemBase):
             raise AssertionError("a restore reads the store itself")
         with self._store.writer(f"{self._prefix}{path}") as raw:
             stream = HashingStream(raw, new_hasher(self._algorithm), self._proceed)
-            with _without_zip_checksums():
+            with without_zip_checksums():
                 yield stream
         entry = Entry(
             name=str(path),
@@ -114,14 +114,3 @@ class GenerationFiles(FileSystemBase):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         return True
-
-
-@contextmanager
-def _without_zip_checksums() -> Generator[None, None, None]:
-    """``torch.save`` need not hash what is hashed here anyway. Holds for this thread only."""
-    before = torch.serialization.get_crc32_options()
-    torch.serialization.set_crc32_options(False)
-    try:
-        yield
-    finally:
-        torch.serialization.set_crc32_options(before)

@@ -10,12 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
-    get_model_state_dict,
     set_model_state_dict,
 )
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from drainfsm.checkpoint.names import buffer_names
+from drainfsm.checkpoint.names import bare_name, buffer_names
 from drainfsm.checkpoint.serialised import Serialised
 from drainfsm.errors import ConfigError, RestoreRefusedError
 
@@ -39,7 +38,8 @@ def capture_module(name: str, module: nn.Module) -> dict[str, Any]:
     """Flat: references to the module's tensors, and its extra state serialised."""
     buffers = buffer_names(module)
     captured: dict[str, Any] = {}
-    for key, value in get_model_state_dict(module).items():
+    for wrapped_key, value in module.state_dict(keep_vars=True).items():
+        key = bare_name(module, wrapped_key)
         kind = PARAMETERS if isinstance(value, Tensor) and key not in buffers else BUFFERS
         kept = value if isinstance(value, Tensor) else Serialised(value)
         captured[f"{kind}/{name}/{key}"] = kept

@@ -8,6 +8,9 @@ from torch.nn.parallel import DistributedDataParallel
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 """Attributes under which torch.compile and activation checkpointing keep what they wrap."""
 
+_EXTRA_STATE = "_extra_state"
+"""In a state dict, what ``get_extra_state`` of a module returned; no attribute of it."""
+
 
 def bare_name(module: nn.Module, name: str) -> str:
     """``name`` without the segments of wrappers: a DDP model and a plain one name alike."""
@@ -19,7 +22,8 @@ def bare_name(module: nn.Module, name: str) -> str:
         )
         if not wraps:
             segments.append(segment)
-        at = getattr(at, segment)
+        if segment != _EXTRA_STATE:
+            at = getattr(at, segment)
     return ".".join(segments)
 
 

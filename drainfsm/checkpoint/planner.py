@@ -50,10 +50,15 @@ class SharePlanner(DefaultSavePlanner):
         self._held_bytes = held_bytes
         self._staged: dict[MetadataIndex, Tensor | Serialised] = {}
 
+    def set_up_share(self, state: dict[str, Any], share: SavePlan) -> None:
+        """In place of planning: the share is known already."""
+        self.state_dict = state
+        self.finish_plan(share)
+
     def create_local_plan(self) -> SavePlan:
         plan = super().create_local_plan()
         samples = samples_of(self.state_dict) if self._compare else {}
-        room = room_for(self.state_dict, held_bytes=self._held_bytes, copy=self._copy)
+        room = self.room(self.state_dict)
         return dataclasses.replace(plan, planner_data=_Says(samples=samples, room=room))
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
@@ -65,12 +70,12 @@ class SharePlanner(DefaultSavePlanner):
         says: list[_Says] = [plan.planner_data for plan in all_plans]
         self.differing = differing([one.samples for one in says])
         shares = share_out(all_plans)
-        needed = [
-            staged_bytes(share.items, one.room, [item_bytes(item) for item in share.items])
-            for share, one in zip(shares, says, strict=True)
-        ]
+        needed = [needed_bytes(share, one.room) for share, one in zip(shares, says, strict=True)]
         check_room([one.room for one in says], needed)
         return super().create_global_plan(shares)
+
+    def room(self, state: dict[str, Any]) -> Room:
+        return room_for(state, held_bytes=self._held_bytes, copy=self._copy)
 
     def stage(self, staging: Staging) -> int:
         """Take this rank's share out of the training's hands; returns its size in bytes."""
@@ -145,11 +150,12 @@ def item_bytes(item: WriteItem) -> int:
     data = item.tensor_data
     if data is None:
         return 0
-    return math.prod(data.chunk.sizes) * _element_bytes(data.properties.dtype)
+    return math.prod(data.chunk.sizes) * data.properties.dtype.itemsize
 
 
-def _element_bytes(dtype: torch.dtype) -> int:
-    return torch.empty((), dtype=dtype).element_size()
+def needed_bytes(share: SavePlan, room: Room) -> int:
+    """How much more host memory staging this share takes."""
+    return staged_bytes(share.items, room, [item_bytes(item) for item in share.items])
 
 
 def _cut(item: WriteItem, count: int) -> Iterable[WriteItem]:

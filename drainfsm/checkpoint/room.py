@@ -34,8 +34,8 @@ class Room(NamedTuple):
 def room_for(state: dict[str, object], *, held_bytes: int, copy: bool) -> Room:
     in_place = frozenset(
         name
-        for name, value in state.items()
-        if not copy and isinstance(value, Tensor) and value.device.type == "cpu"
+        for name, value in ({} if copy else state).items()
+        if isinstance(value, Tensor) and value.device.type == "cpu"
     )
     return Room(
         host=socket.gethostname(),

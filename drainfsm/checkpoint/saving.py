@@ -1,9 +1,9 @@
 """One save of one rank: plan, stage, write, report.
 
-Every rank runs the same steps: plans go to the coordinator and come back divided (first
-collective), each rank stages and writes its share, and what was written goes to the coordinator,
-which writes ``.metadata`` last (second collective). A rank on which something fails sends that
-instead of its answer, so nobody waits for it.
+Every rank runs the same steps: it says what it has (first collective), plans go to the coordinator
+and come back divided unless the plan of an earlier save still holds (second), it stages and writes
+its share, and what was written goes to the coordinator, which writes ``.metadata`` last (third). A
+rank on which something fails sends that instead of its answer, so nobody waits for it.
 
 A rank that has what it had at the last save will get the same share again. It stages that before
 it asks, so that training is blocked for no longer than its own copy takes.
@@ -14,18 +14,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.planner import SavePlan, WriteItem
-from torch.distributed.checkpoint.storage import WriteResult
+from torch import Tensor
+from torch.distributed.checkpoint.planner import SavePlan
 
+from drainfsm.checkpoint.agreed import Agreed, Agreement, Shape, shape_of
 from drainfsm.checkpoint.exchange import Exchange, RankFailure
 from drainfsm.checkpoint.files import GenerationFiles
-from drainfsm.checkpoint.planner import SharePlanner, item_bytes
+from drainfsm.checkpoint.places import Places, ReportedPlaces
+from drainfsm.checkpoint.planner import SharePlanner, item_bytes, needed_bytes
 from drainfsm.checkpoint.port import RankPort
 from drainfsm.checkpoint.randomness import cuda_in_use
 from drainfsm.checkpoint.replicas import warning_about
+from drainfsm.checkpoint.room import Room, check_room
 from drainfsm.checkpoint.staging import Staging
 from drainfsm.checkpoint.waiting import reason_of, wait_while_wanted
 from drainfsm.checkpoint.writer import GenerationWriter
@@ -51,6 +54,7 @@ class RankSave:
         store: ObjectStore,
         exchange: Exchange,
         staging: Staging,
+        agreement: Agreement,
         *,
         generation_id: str,
         state: dict[str, Any] | Exception,
@@ -71,6 +75,7 @@ class RankSave:
         self._store = store
         self._exchange = exchange
         self._staging = staging
+        self._agreement = agreement
         self._began = time.monotonic()
         self._copy = copy
         self._planner = SharePlanner(compare=compare, copy=copy, held_bytes=staging.held_bytes)
@@ -82,9 +87,13 @@ class RankSave:
             aborted=self._aborted,
         )
         self._writer = GenerationWriter(generation_id, self._files)
-        self._state = state
+        self._state: Any = state
         self._failed = False
-        self._local: list[WriteItem] = []
+        self._shape: Shape | None = None
+        self._known: Agreed | None = None
+        """What had been agreed for a rank that has this."""
+
+        self._report_in_full = True
         self._early: SavePlan | None = None
         """The share that was staged before the ranks had agreed on it."""
 
@@ -136,70 +145,110 @@ class RankSave:
             self._staged.set()
             self._done.set()
 
+    @torch.no_grad()
     def _save(self) -> None:
-        plan = self._exchange.plan(self._local_plan, self._global_plan)
-        written = self._write(plan)
+        agreed = self._agree()
+        written = self._write(agreed)
         failed = written if isinstance(written, RankFailure) else None
         if failed is None and not self._exchange.coordinates:
             self._report_durable()
-        results = self._exchange.collect(written)
+        reports = self._exchange.collect(written)
         if failed is not None:
             raise SaveFailedError(failed.reason)
-        if results is not None:
-            self._writer.finish(self._planner.metadata, results)
+        if reports is not None and agreed.places is not None:
+            self._writer.write_metadata(agreed.places, reports)
             self._report_durable()
 
-    def _local_plan(self) -> SavePlan:
-        if isinstance(self._state, Exception):
-            raise self._state
-        self._check_wanted()
-        self._planner.set_up_planner(
-            self._state, self._writer.storage_meta(), self._exchange.coordinates
-        )
+    def _agree(self) -> Agreed:
+        """What every rank writes: as at an earlier save if all have what they had then."""
         self._writer.set_up_storage_writer(
             self._exchange.coordinates, rank=self._exchange.rank, use_collectives=True
         )
-        local = self._writer.prepare_local_plan(self._planner.create_local_plan())
-        self._local = local.items
-        self._stage_early()
-        return local
+        answer = self._exchange.plan(self._has, self._decide)
+        self._report_in_full = answer.report_in_full
+        if not answer.plan_anew:
+            assert self._known is not None, "what this rank had said"
+            return self._known
+        share = self._exchange.plan(self._local_plan, self._global_plan)
+        places = Places(self._planner.metadata) if self._exchange.coordinates else None
+        agreed = Agreed(
+            save=self.generation_id,
+            shape=self._shape,
+            share=share,
+            share_bytes=sum(map(item_bytes, share.items)),
+            places=places,
+        )
+        self._agreement.remember(agreed)
+        return agreed
 
-    def _stage_early(self) -> None:
-        """Stage early if this rank's share is known, and there is memory for it already."""
-        share = self._staging.share_of(self._local)
-        if not self._copy or self._exchange.broken or share is None:
-            return
-        if sum(map(item_bytes, share.items)) <= self._staging.held_bytes:
-            self._early = self._planner.finish_plan(share)
-            self._stage()
+    def _has(self) -> _Has:
+        """Which plan would do for this rank. Its share of that is staged on the way."""
+        if isinstance(self._state, Exception):
+            raise self._state
+        self._check_wanted()
+        self._shape = shape_of(self._state)
+        known = self._known = self._agreement.known(self._shape)
+        if known is None:
+            return _Has(save="", needed_bytes=0, room=None)
+        room = self._planner.room(self._state)
+        held_bytes = self._staging.held_bytes
+        if self._copy and known.share_bytes <= held_bytes and not self._exchange.broken:
+            self._early = known.share
+            self._stage(known.share)
+        needed = needed_bytes(known.share, room)
+        return _Has(save=known.save, needed_bytes=needed, room=room._replace(in_place=frozenset()))
 
-    def _stage(self) -> None:
+    def _decide(self, all_have: list[_Has]) -> list[_Answer]:
+        """On the coordinator: may the plan be used again that it knows? All ranks must know it."""
+        known = self._known
+        if known is None or known.places is None or any(h.save != known.save for h in all_have):
+            return [_Answer(plan_anew=True, report_in_full=True)] * len(all_have)
+        rooms = [has.room for has in all_have if has.room is not None]
+        check_room(rooms, [has.needed_bytes for has in all_have])
+        self._make_directory()
+        return [_Answer(plan_anew=False, report_in_full=not known.places.known)] * len(all_have)
+
+    def _local_plan(self) -> SavePlan:
+        state: dict[str, Any] = {
+            key: value.detach() if isinstance(value, Tensor) else value
+            for key, value in self._state.items()
+        }
+        self._planner.set_up_planner(state, self._writer.storage_meta(), self._exchange.coordinates)
+        return self._writer.prepare_local_plan(self._planner.create_local_plan())
+
+    def _stage(self, share: SavePlan) -> None:
+        self._planner.set_up_share(self._state, share)
         staged_bytes = self._planner.stage(self._staging)
-        self._state = {}
         self._port.report_staged(self.generation_id, staged_bytes)
         self._staged.set()
 
     def _global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """On the coordinator. The generation's directory must be new: it is made here."""
         shares, _ = self._planner.create_global_plan(plans)
-        self._store.create_tree(generation_prefix(self.generation_id))
+        self._make_directory()
         if self._planner.differing:
             log.warning(warning_about(self._planner.differing))
         return self._writer.prepare_global_plan(shares)
 
-    def _write(self, plan: SavePlan) -> list[WriteResult] | RankFailure:
+    def _make_directory(self) -> None:
+        """Raises:
+        SlotTakenError: a save has written there.
+        """
+        self._store.create_tree(generation_prefix(self.generation_id))
+
+    def _write(self, agreed: Agreed) -> ReportedPlaces | RankFailure:
         """Stage and write this rank's share. The other ranks learn of a failure."""
         try:
-            share = self._planner.finish_plan(plan)
-            self._staging.remember_share(self._local, plan)
             if self._early is None:
-                self._stage()
-            elif self._early.items != share.items:
+                self._stage(agreed.share)
+            elif self._early.items != agreed.share.items:
                 raise SaveFailedError(
                     "another rank's state changed its shape since the last save, and with it the "
                     "shares; the next save takes that into account"
                 )
-            return self._writer.write_data(share, self._planner).wait()
+            self._state = {}
+            results = self._writer.write_share(agreed.share, self._planner)
+            return agreed.report(results, in_full=self._report_in_full)
         except Exception as error:
             self._report_failed(reason_of(error))
             return RankFailure(
@@ -221,6 +270,25 @@ class RankSave:
         self.saved_bytes = sum(entry.size_bytes for entry in entries)
         durable_ms = round((time.monotonic() - self._began) * 1_000)
         self._port.report_durable(self.generation_id, entries, durable_ms)
+
+
+class _Has(NamedTuple):
+    """What a rank says first."""
+
+    save: str
+    """The one at whose plan it had what it has now; empty: there was none."""
+
+    needed_bytes: int
+    """More of host memory, to stage its share of that plan."""
+
+    room: Room | None
+
+
+class _Answer(NamedTuple):
+    """To all ranks alike."""
+
+    plan_anew: bool
+    report_in_full: bool
 
 
 def _shortage(error: Exception) -> MemoryShortage | None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import MetadataIndex
-from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 from drainfsm.checkpoint.randomness import cuda_in_use
 
@@ -19,21 +18,10 @@ class Staging:
     def __init__(self) -> None:
         self._buffers: dict[MetadataIndex, Tensor] = {}
         self._used: set[MetadataIndex] = set()
-        self._shared_out: tuple[list[WriteItem], SavePlan] | None = None
-
-    def remember_share(self, items: list[WriteItem], share: SavePlan) -> None:
-        """Of what this rank has (``items``), the part that it writes."""
-        self._shared_out = (items, share)
-
-    def share_of(self, items: list[WriteItem]) -> SavePlan | None:
-        """Its share at the last save; None: there was none, or it had other items then."""
-        if self._shared_out is None or self._shared_out[0] != items:
-            return None
-        return self._shared_out[1]
 
     @property
     def held_bytes(self) -> int:
-        return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
+        return sum(buffer.nbytes for buffer in self._buffers.values())
 
     @contextmanager
     def filling(self) -> Iterator[None]:

@@ -7,26 +7,29 @@ store that is durable when it ends) and that an error in any thread fails the sa
 
 from __future__ import annotations
 
-import dataclasses
-import pickle
+import io
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
 
+from drainfsm.checkpoint.archives import archive_of
 from drainfsm.checkpoint.files import GenerationFiles
+from drainfsm.checkpoint.places import Places, ReportedPlaces
 from drainfsm.checkpoint.planner import item_bytes
 
 THREADS = 2
 """One hashes while the other waits for the disk."""
 
 METADATA = ".metadata"
-METADATA_VERSION = "1.0.0"
-"""What ``FileSystemWriter`` of torch 2.6 to 2.14 writes."""
+
+FRAME_BYTES = 1 << 20
+"""Small tensors are written so many bytes at a time."""
 
 
 class GenerationWriter(FileSystemWriter):
@@ -38,45 +41,90 @@ class GenerationWriter(FileSystemWriter):
         self.path = ""  # names are relative to the generation
         self._generation_id = generation_id
 
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        plans = [
-            dataclasses.replace(
-                plan,
-                items=items,
-                storage_data=dataclasses.replace(
-                    plan.storage_data, prefix=f"{plan.storage_data.prefix}{number}_"
-                ),
-            )
-            for number, items in enumerate(_bundles(plan.items))
-        ]
-        results: list[WriteResult] = []
-        write = super().write_data
+    def write_share(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
+        """In an order that is the same whenever the plan is."""
+        prefix = plan.storage_data.prefix
         with ThreadPoolExecutor(THREADS, thread_name_prefix="drainfsm-write") as pool:
-            for future in [pool.submit(write, part, planner) for part in plans]:
-                results += future.result().wait()
-        done: Future[list[WriteResult]] = Future()
-        done.set_result(results)
-        return done
+            files = [
+                pool.submit(self._write_file, f"{prefix}{number}_0.distcp", items, planner)
+                for number, items in enumerate(_bundles(plan.items))
+            ]
+            return [result for file in files for result in file.result()]
 
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+    def _write_file(
+        self, name: str, items: list[WriteItem], planner: SavePlanner
+    ) -> list[WriteResult]:
+        results: list[WriteResult] = []
+        with self.fs.create_stream(name, "wb") as stream:
+            frame = Frame(stream)
+            for item in items:
+                began = frame.tell()
+                data: Any = planner.resolve_data(item)
+                if item.type is WriteItemType.BYTE_IO:
+                    frame.add([data.getbuffer()])
+                else:
+                    frame.add_tensor(data)
+                length = frame.tell() - began
+                results.append(WriteResult(item.index, length, _StorageInfo(name, began, length)))
+            frame.flush()
+        return results
+
+    def write_metadata(self, places: Places, reports: list[ReportedPlaces]) -> None:
         """Runs on the coordinator only, after every rank's data is durable."""
-        metadata.version = METADATA_VERSION
-        metadata.storage_data = {r.index: r.storage_data for of_rank in results for r in of_rank}
-        metadata.storage_meta = self.storage_meta()
         with self.fs.create_stream(METADATA, "wb") as stream:
-            stream.write(pickle.dumps(metadata))
+            stream.write(places.metadata(reports, self.storage_meta()))
 
     @property
     def checkpoint_id(self) -> str:
         return self._generation_id
 
 
+class Frame:
+    """Small things for a file, put together into one write."""
+
+    def __init__(self, stream: io.IOBase) -> None:
+        self._stream: Any = stream
+        self._pieces: list[bytes | memoryview] = []
+        self._held_bytes = 0
+        self._written_bytes = 0
+
+    def tell(self) -> int:
+        """Where in the file the next thing begins."""
+        return self._written_bytes + self._held_bytes
+
+    def add(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self._pieces += pieces
+        self._held_bytes += sum(map(len, pieces))
+        if self._held_bytes >= FRAME_BYTES:
+            self.flush()
+
+    def add_tensor(self, tensor: Tensor) -> None:
+        """As ``torch.save`` writes it."""
+        pieces = archive_of(tensor)
+        if pieces is not None:
+            self.add(pieces)
+            return
+        self.flush()
+        if tensor.untyped_storage().size() != tensor.nbytes:
+            tensor = tensor.clone()  # or all of what it is a part of would be written
+        torch.save(tensor, self._stream)
+        self._written_bytes = self._stream.tell()
+
+    def flush(self) -> None:
+        if self._pieces:
+            self._stream.write(b"".join(self._pieces))
+            self._written_bytes += self._held_bytes
+            self._pieces, self._held_bytes = [], 0
+
+
 def _bundles(items: list[WriteItem]) -> list[list[WriteItem]]:
-    """As many files as there are threads, about equally large; none of them empty."""
+    """As many files as there are threads, about equally large; none of them empty. Objects come
+    last: their length varies, and what is before them stays where it was at the last save."""
     bundles: list[list[WriteItem]] = [[] for _ in range(min(THREADS, len(items)))]
     loads = [0] * len(bundles)
-    for item in sorted(items, key=item_bytes, reverse=True):
+    sized = [(item_bytes(item), item.type is not WriteItemType.BYTE_IO, item) for item in items]
+    for size_bytes, _, item in sorted(sized, key=lambda one: one[:2], reverse=True):
         lightest = loads.index(min(loads))
         bundles[lightest].append(item)
-        loads[lightest] += item_bytes(item) + 1
+        loads[lightest] += size_bytes + 1
     return bundles

@@ -10,6 +10,8 @@ OWN = (
     "tests/unit/test_durability.py",
 )
 
+AGREED = ("tests/properties/test_agreed_plans.py", "tests/unit/test_checkpoint_early_staging.py")
+
 FILLING = ("tests/unit/test_checkpoint_filling.py", "tests/unit/test_checkpoint_restoring.py")
 
 TORCH = (
@@ -23,11 +25,29 @@ TORCH = (
 
 FAULTS = (
     *faults_of("checkpoint/saving.py", TORCH, (
-        ("files are reported durable before their metadata is there", "        if results is not None:\n            self._writer.finish(self._planner.metadata, results)\n            self._report_durable()", "        if results is not None:\n            self._report_durable()\n            self._writer.finish(self._planner.metadata, results)"),
-        ("a generation has no metadata", "            self._writer.finish(self._planner.metadata, results)\n", ""),
+        ("files are reported durable before their metadata is there", "            self._writer.write_metadata(agreed.places, reports)\n            self._report_durable()", "            self._report_durable()\n            self._writer.write_metadata(agreed.places, reports)"),
+        ("a generation has no metadata", "            self._writer.write_metadata(agreed.places, reports)\n", ""),
         ("a save that was given up is reported durable", "    def _report_durable(self) -> None:\n        self._check_wanted()\n", "    def _report_durable(self) -> None:\n"),
         ("a save that was given up is begun", "            raise self._state\n        self._check_wanted()\n", "            raise self._state\n"),
         ("two saves write one directory", "        self._store.create_tree(generation_prefix(self.generation_id))\n", ""),
+    )),
+    *faults_of("checkpoint/saving.py", AGREED, (
+        ("a plan is used again that another rank no longer has", "any(h.save != known.save for h in all_have)", "False"),
+        ("a share that was staged early is written by another plan", "            elif self._early.items != agreed.share.items:", "            elif False:"),
+        ("a coordinator that knows nothing hears only of changes", "report_in_full=not known.places.known", "report_in_full=False"),
+    )),
+    *faults_of("checkpoint/agreed.py", AGREED, (
+        ("a plan outlives the shape that it was for", " or self.last.shape != shape", ""),
+        ("the type of a tensor is no part of its shape", "parts.append((key, value.size(), value.dtype))", "parts.append((key, value.size()))"),
+        ("an object that moved stays where it was", "if not _same(now, before)", "if False"),
+    )),
+    *faults_of("checkpoint/archives.py", ("tests/unit/test_checkpoint_archives.py",), (
+        ("the order of bytes in memory is taken for rows", "        or not tensor.is_contiguous()\n", ""),
+        ("what is around a tensor is that of any of its type", "_around(tuple(tensor.size()), tensor.dtype)", "_around((3,), tensor.dtype)"),
+    )),
+    *faults_of("checkpoint/writer.py", ("tests/unit/test_checkpoint_archives.py",), (
+        ("a part is written with all that it is a part of", "        if tensor.untyped_storage().size() != tensor.nbytes:", "        if False:"),
+        ("small tensors are placed behind large ones that they precede", "        self.flush()\n        if tensor", "        if tensor"),
     )),
     *faults_of("checkpoint/filling.py", FILLING, (
         ("what nobody wants is not hashed", "        self._skim(offset)\n", ""),

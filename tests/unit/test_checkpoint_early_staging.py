@@ -97,10 +97,10 @@ def test_a_share_that_turns_out_otherwise_fails_that_save_and_no_other(tmp_path:
     def tamper(step: int, checkpoint: Checkpoint, net: nn.Module) -> None:
         if step == 2:
             checkpoint.close()
-            known = checkpoint._staging._shared_out
-            assert known is not None
-            less = dataclasses.replace(known[1], items=known[1].items[1:])
-            checkpoint._staging.remember_share(known[0], less)
+            agreed = checkpoint._agreement.last
+            assert agreed is not None
+            agreed.share = dataclasses.replace(agreed.share, items=agreed.share.items[1:])
+            agreed.places = None  # the coordinator plans anew
 
     port = saves(tmp_path, 4, before=tamper)
     (failed,) = port.of("failed")

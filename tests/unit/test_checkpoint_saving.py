@@ -236,13 +236,13 @@ def test_a_save_that_is_given_up_when_all_is_written_is_not_reported_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = port_in(tmp_path, drain_at=0)
-    finish = GenerationWriter.finish
+    write_metadata = GenerationWriter.write_metadata
 
     def finished(writer: GenerationWriter, *given: Any) -> None:
-        finish(writer, *given)
+        write_metadata(writer, *given)
         port.aborted.add(generation_id(epoch=1, step=0, saver="d1"))
 
-    monkeypatch.setattr(GenerationWriter, "finish", finished)
+    monkeypatch.setattr(GenerationWriter, "write_metadata", finished)
     checkpoint = Checkpoint(port, **Job().parts())
     checkpoint.step_done(0)
     checkpoint.close()
