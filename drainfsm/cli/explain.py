@@ -14,6 +14,7 @@ from drainfsm.cli.logs import (
     LINE_CHARS_MAX,
     WHERE,
     add_log_options,
+    read_attempts,
     read_history,
     replays,
     report_damage,
@@ -57,19 +58,20 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     arguments = parser().parse(argv)
-    history = read_history(arguments)
-    found = replays(arguments, history)  # raises where there is no such attempt
     if arguments.json or arguments.markdown or arguments.html or arguments.what_if:
+        history = read_history(arguments)
+        replays(arguments, history)  # raises where there is no such attempt
         _render(arguments, history)
         return report_damage(history)
-    for replay in found:
-        final = replay.final
-        print(f"job {printable(final.job_id)}, attempt {final.epoch}" + _odd(final.lost))
-        for line in explain(replay.counted):
-            print(f"  {printable(line, chars_max=LINE_CHARS_MAX)}")
-    for line in _decisions(arguments):
-        print(printable(line, chars_max=LINE_CHARS_MAX))
-    return report_damage(history)
+    with read_attempts(arguments) as attempts:
+        for replay in attempts.replays(arguments.epoch):
+            final = replay.final
+            print(f"job {printable(final.job_id)}, attempt {final.epoch}" + _odd(final.lost))
+            for line in explain(replay.counted):
+                print(f"  {printable(line, chars_max=LINE_CHARS_MAX)}")
+        for line in _decisions(arguments):
+            print(printable(line, chars_max=LINE_CHARS_MAX))
+        return report_damage(attempts)
 
 
 def _decisions(arguments: argparse.Namespace) -> Iterator[str]:

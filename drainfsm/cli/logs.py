@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -16,6 +17,13 @@ from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.cli.stores import store_of
 from drainfsm.core.text import printable
 from drainfsm.errors import BrokerError, ConfigError
+from drainfsm.views.attempt_logs import (
+    Attempts,
+    attempts_in,
+    attempts_of_file,
+    attempts_of_journals,
+    attempts_of_stream,
+)
 from drainfsm.views.history import (
     History,
     read_file,
@@ -28,6 +36,7 @@ from drainfsm.views.jobs import jobs_of_file, jobs_of_state_dir, jobs_of_stream
 from drainfsm.views.replay import AttemptReplay, replay_job
 
 if TYPE_CHECKING:
+    from drainfsm.log.server import NatsServer
     from drainfsm.views.watch import Reader
 
 UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -76,13 +85,9 @@ def read_history(arguments: argparse.Namespace) -> History:
             history = History(logs=logs, damage=history.damage)
         where = str(arguments.file)
     elif server := settings.nats:
-        from drainfsm.log.server import public
-
-        where = f"the stream at {public(server)}"
-        try:
+        where = _stream_at(server)
+        with _hinting():
             history = read_stream(server, job_id=settings.job)
-        except BrokerError as error:
-            raise BrokerError(f"{error} (journals of this machine: leave --nats out)") from error
     else:
         where = f"the journals under {settings.state_dir}"
         history = read_journals(settings.state_dir, job_id=settings.job)
@@ -90,10 +95,37 @@ def read_history(arguments: argparse.Namespace) -> History:
             history = with_kept(history, read_kept(store_of(settings)))
             where += " and under log/ in the store"
     if not history.records and not history.damage:
-        raise ConfigError(
-            f"{where}: no records{_of(arguments)}; give --file, --nats or --state-dir"
-        )
+        raise _no_records(where, arguments)
     return history
+
+
+@contextlib.contextmanager
+def read_attempts(arguments: argparse.Namespace) -> Iterator[Attempts]:
+    """What the options name, attempt by attempt; with ``--store``, all of it at once.
+
+    Raises:
+        ConfigError: they name no log.
+        BrokerError: the NATS server cannot be read.
+    """
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    with contextlib.ExitStack() as stack:
+        if arguments.file is not None:
+            job = None if arguments.job is None else settings.job
+            found = stack.enter_context(attempts_of_file(arguments.file, job_id=job))
+            where = str(arguments.file)
+        elif server := settings.nats:
+            where = _stream_at(server)
+            with _hinting():
+                reading = attempts_of_stream(server, job_id=settings.job, epoch=arguments.epoch)
+                found = stack.enter_context(reading)
+        elif getattr(arguments, "store", None) is None:
+            found = attempts_of_journals(settings.state_dir, job_id=settings.job)
+            where = f"the journals under {settings.state_dir}"
+        else:
+            found, where = attempts_in(read_history(arguments)), ""
+        if found.empty:
+            raise _no_records(where, arguments)
+        yield found
 
 
 def all_jobs(arguments: argparse.Namespace) -> Iterator[History]:
@@ -122,7 +154,7 @@ def replays(arguments: argparse.Namespace, history: History) -> list[AttemptRepl
     return chosen
 
 
-def report_damage(history: History) -> int:
+def report_damage(history: History | Attempts) -> int:
     """The exit code. What could not be read is reported once, after what could."""
     if not history.damage:
         return 0
@@ -131,8 +163,23 @@ def report_damage(history: History) -> int:
     return 1
 
 
-def _of(arguments: argparse.Namespace) -> str:
-    return f" of job {arguments.job}" if arguments.job else ""
+def _stream_at(server: NatsServer) -> str:
+    from drainfsm.log.server import public
+
+    return f"the stream at {public(server)}"
+
+
+@contextlib.contextmanager
+def _hinting() -> Iterator[None]:
+    try:
+        yield
+    except BrokerError as error:
+        raise BrokerError(f"{error} (journals of this machine: leave --nats out)") from error
+
+
+def _no_records(where: str, arguments: argparse.Namespace) -> ConfigError:
+    of = f" of job {arguments.job}" if arguments.job else ""
+    return ConfigError(f"{where}: no records{of}; give --file, --nats or --state-dir")
 
 
 def instant(text: str, *, option: str = "--since") -> int:

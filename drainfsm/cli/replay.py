@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from drainfsm.cli.logs import WHERE, add_log_options, read_history, replays, report_damage
+from drainfsm.cli.logs import WHERE, add_log_options, read_attempts, report_damage
 from drainfsm.cli.options import Parser
 from drainfsm.errors import ConfigError
 from drainfsm.views.replay import AttemptReplay, encode_line, select_drain
@@ -33,23 +33,30 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     arguments = parser().parse(argv)
-    history = read_history(arguments)
-    chosen = replays(arguments, history)
-    if arguments.drain is not None:
-        chosen = _only_drain(chosen, arguments.drain)
-    if arguments.json:
+    with read_attempts(arguments) as attempts:
+        chosen = attempts.replays(arguments.epoch)
+        if arguments.drain is not None:
+            chosen = _only_drain(chosen, arguments.drain)
+        first = True
         for replay in chosen:
-            for line in replay.lines:
-                sys.stdout.write(encode_line(line).decode())
-            sys.stdout.write(encode_line(replay.final).decode())
-    else:
-        print("\n\n".join("\n".join(table(replay)) for replay in chosen))
-    return report_damage(history)
+            if arguments.json:
+                for line in (*replay.lines, replay.final):
+                    sys.stdout.write(encode_line(line).decode())
+            else:
+                print("" if first else "\n", end="")
+                print("\n".join(table(replay)))
+            first = False
+        return report_damage(attempts)
 
 
-def _only_drain(found: list[AttemptReplay], drain_id: str) -> list[AttemptReplay]:
-    chosen = [select_drain(r, drain_id) for r in found if drain_id in r.final.drains]
+def _only_drain(found: Iterable[AttemptReplay], drain_id: str) -> Iterator[AttemptReplay]:
+    known: list[str] = []
+    chosen = False
+    for replay in found:
+        known += replay.final.drains
+        if drain_id in replay.final.drains:
+            chosen = True
+            yield select_drain(replay, drain_id)
     if not chosen:
-        known = ", ".join(drain for replay in found for drain in replay.final.drains) or "none"
-        raise ConfigError(f"--drain {drain_id}: no such drain; there are: {known}")
-    return chosen
+        there = ", ".join(known) or "none"
+        raise ConfigError(f"--drain {drain_id}: no such drain; there are: {there}")

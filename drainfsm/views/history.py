@@ -64,7 +64,7 @@ def read_file(path: Path) -> History:
     except OSError as error:
         raise ConfigError(f"--file {path}: {error.strerror}") from error
     if data.startswith(JOURNAL_MAGIC):
-        records, damage = _read_journal(path)
+        records, damage = read_one_journal(path)
         return History(logs=by_attempt(records), damage=damage)
     return _read_lines(path, data)
 
@@ -136,7 +136,7 @@ def read_journals(state_dir: Path, *, job_id: str) -> History:
     logs: list[AttemptLog] = []
     damages: list[str] = []
     for epoch, path in journals(state_dir, job_id).items():
-        records, damage = _read_journal(path)
+        records, damage = read_one_journal(path)
         logs.append(AttemptLog(job_id=job_id, epoch=epoch, records=tuple(records)))
         damages += [damage] if damage else []
     return History(logs=tuple(logs), damage="; ".join(damages))
@@ -177,7 +177,7 @@ async def _read_stream(server: NatsServer | str, job_id: str) -> History:
     return History(logs=by_attempt(records), damage=unreadable.summary)
 
 
-def _read_journal(path: Path) -> tuple[list[Record], str]:
+def read_one_journal(path: Path) -> tuple[list[Record], str]:
     """The records before the damage, and the damage."""
     records: list[Record] = []
     try:

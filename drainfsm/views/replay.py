@@ -68,7 +68,7 @@ class Final(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     phase: Phase
     lost: str
-    """Not empty: the attempt was lost; by its own log, or as a later attempt found."""
+    """Not empty: the attempt was lost; by its own log, or as the next attempt found."""
 
     drains: tuple[str, ...]
     committed: Committed | None
@@ -91,10 +91,20 @@ class AttemptReplay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay_job(logs: Sequence[AttemptLog]) -> list[AttemptReplay]:
-    """Every attempt, in the order of the epochs. One that a later attempt found lost says so."""
-    replays = [replay_attempt(log) for log in sorted(logs, key=_order)]
-    found_lost = _found_lost(replays)
-    return [_with_loss(replay, found_lost) for replay in replays]
+    """Every attempt, in the order of the epochs. One that the next one found lost says so."""
+    return list(replay_in_turn(sorted(logs, key=_order)))
+
+
+def replay_in_turn(logs: Iterable[AttemptLog]) -> Iterator[AttemptReplay]:
+    """The same, of logs that come in this order: two are held at a time."""
+    earlier: AttemptReplay | None = None
+    for log in logs:
+        replay = replay_attempt(log)
+        if earlier is not None:
+            yield _with_loss(earlier, replay)
+        earlier = replay
+    if earlier is not None:
+        yield earlier
 
 
 def _order(log: AttemptLog) -> tuple[str, int]:
@@ -228,22 +238,17 @@ def _final(fold: Fold, lines: Iterable[Line]) -> Final:
     )
 
 
-def _found_lost(replays: Iterable[AttemptReplay]) -> dict[tuple[str, int], str]:
-    """By job and epoch: what a later attempt wrote about its loss."""
-    found: dict[tuple[str, int], str] = {}
-    for replay in replays:
-        job_id, epoch = replay.final.job_id, replay.final.epoch
-        for line in replay.lines:
-            if line.outcome == APPLIED and isinstance(line.event, AttemptLost):
-                reason = f"{line.event.reason} (found by epoch {epoch})"
-                found.setdefault((job_id, line.event.epoch), reason)
-    return found
-
-
-def _with_loss(replay: AttemptReplay, found_lost: dict[tuple[str, int], str]) -> AttemptReplay:
-    final = replay.final
-    reason = found_lost.get((final.job_id, final.epoch))
-    if reason is None or final.lost:
+def _with_loss(replay: AttemptReplay, behind: AttemptReplay) -> AttemptReplay:
+    """``behind``: the one that came next."""
+    final, by = replay.final, behind.final.epoch
+    found = [
+        f"{line.event.reason} (found by epoch {by})"
+        for line in behind.lines
+        if line.outcome == APPLIED
+        and isinstance(line.event, AttemptLost)
+        and (behind.final.job_id, line.event.epoch) == (final.job_id, final.epoch)
+    ]
+    if not found or final.lost:
         return replay
     phase = final.phase if final.phase.over else Phase.LOST
-    return replace(replay, final=replace(final, lost=reason, phase=phase))
+    return replace(replay, final=replace(final, lost=found[0], phase=phase))

@@ -12,6 +12,7 @@ JOURNAL = (
 
 SHIPMENT = ("tests/unit/test_shipment.py",)
 SHIPPER = ("tests/unit/test_shipper.py", *SHIPMENT, "tests/contracts/test_shipper.py")
+ATTEMPTS = ("tests/unit/test_attempt_logs.py", "tests/contracts/test_replay_stream.py")
 SIGNING = ("tests/unit/test_signing.py", "tests/contracts/test_signed_log.py")
 
 FAULTS = (
@@ -66,6 +67,12 @@ FAULTS = (
         ("a signature is not looked at", "        except self._nkeys.nacl.exceptions.BadSignatureError:\n            return \"changed\"", "        except self._nkeys.nacl.exceptions.BadSignatureError:\n            pass"),
         ("what stands behind a signature is not signed", "        if found is None or found.end() != len(line):", "        if found is None:"),
         ("a seed is a public key", "        if len(data) != 35 or data[0] != self._nkeys.PREFIX_BYTE_USER or not checked:", "        if len(data) != 35 or not checked:"),
+    )),
+    *faults_of("views/attempt_logs.py", ATTEMPTS, (
+        ("an attempt is read without the one that knows of its loss", "if name[1] == epoch and name[0] == after[0]", "if False"),
+        ("the attempts' places are mixed up", "        name = (record.job_id, record.epoch)\n        self", "        name = (record.job_id, 1)\n        self"),
+        ("of one attempt all subjects are read", "    if epoch is not None:  # the attempt behind", "    if False:  # the attempt behind"),
+        ("a record of another job is taken", "        if job_id not in (None, record.job_id):", "        if False:"),
     )),
     *faults_of("views/verify.py", SIGNING, (
         ("records behind the last signature are good", "            self._tell(\"unsigned\", unsigned[-1]", "            unsigned[1:] and self._tell(\"unsigned\", unsigned[-1]"),
