@@ -40,6 +40,12 @@ VALUES: dict[str, Item] = {
     "several nodes": {"nodes": 4, "queue": "gpu", "cloud": "aws", "env": {"OMP_NUM_THREADS": "1"}},
     "no ClusterRole": {"watchNodes": False, "networkPolicy": False, "claim": ""},
     "log": STREAM,
+    "log by TLS": STREAM | {"natsCa": "nats-ca"},
+    "log by TLS, to anybody": {
+        "nats": "tls://nats.infra:4222",
+        "natsCa": "nats-ca",
+        "stream": {"init": True},
+    },
     "metrics": {"metrics": {"enabled": True, "labels": {"release": "prometheus"}}},
 }
 ALPHA: Item = {"evictionRequests": True}
@@ -91,7 +97,7 @@ IDS = [f"{name}-{number}" for number, (name, _) in enumerate(JOBS)]
 def test_there_are_manifests() -> None:
     kinds = {item["kind"] for _, item in manifests()}
     assert kinds >= {"Job", "Service", "JobSet", "TrainJob", "TrainingRuntime", "LocalQueue"}
-    assert len(JOBS) == 9
+    assert len(JOBS) == 11
 
 
 def test_what_kubernetes_itself_defines_is_valid() -> None:
@@ -170,6 +176,23 @@ def test_the_stream_is_made_before_the_job_starts_and_each_shows_its_own_credent
     assert env["DRAINFSM_NATS_CREDS"] == "/nats/agent.creds"
     without = rendered({"stream": {"init": True}, "nats": "nats://nats:4222"})
     assert "volumes" not in one(without, "Job", "llm-stream")["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("creds", [True, False])
+def test_agents_and_the_hook_check_the_server_by_the_same_authority(creds: bool) -> None:
+    items = rendered(VALUES["log by TLS" if creds else "log by TLS, to anybody"])
+    job, hook = (one(items, "Job", f"llm{x}")["spec"]["template"]["spec"] for x in ("", "-stream"))
+    env = {x["name"]: x.get("value") for x in job["containers"][0]["env"]}
+    given = stream.parser().parse(hook["containers"][0]["command"][2:])
+    for spec, file in ((job, env["DRAINFSM_NATS_TLSCA"]), (hook, given.nats_tlsca)):
+        folder, _, name = file.rpartition("/")
+        mounted = {x["mountPath"]: x["name"] for x in spec["containers"][0]["volumeMounts"]}
+        volumes = {x["name"]: x.get("configMap") for x in spec["volumes"]}
+        assert volumes[mounted[folder]] == {"name": "nats-ca"}
+        assert name == "ca.crt"
+        assert ("/nats" in mounted) == creds
+    plain = rendered(STREAM)
+    assert not any("nats-ca" in str(item) for item in plain)
 
 
 @pytest.mark.parametrize("nodes", [1, 4])

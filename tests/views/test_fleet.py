@@ -76,7 +76,7 @@ def test_filters_choose_attempts(mixed: Path) -> None:
     assert chosen.causes[cause] == outcomes
     by_size = [fleet_of(mixed, world_size=n).totals.attempt_count for n in range(8)]
     assert sum(by_size) == everything
-    assert fleet_of(mixed, source="notify").totals.attempt_count == 2
+    assert fleet_of(mixed, source="notify").totals.attempt_count == 3
     assert fleet_of(mixed, source="nobody") == fleet_of(mixed, cause="nobody")
     assert fleet_of(mixed, since_unix_ms=10**15).totals.attempt_count == 0
     assert fleet_of(mixed, since_unix_ms=1).totals.attempt_count == everything
