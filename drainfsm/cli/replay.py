@@ -40,8 +40,9 @@ def main(argv: Sequence[str]) -> int:
         first = True
         for replay in chosen:
             if arguments.json:
-                for line in (*replay.lines, replay.final):
+                for line in replay.lines:
                     sys.stdout.write(encode_line(line).decode())
+                sys.stdout.write(encode_line(replay.final).decode())
             else:
                 print("" if first else "\n", end="")
                 print("\n".join(table(replay)))
