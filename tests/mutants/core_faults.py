@@ -10,6 +10,7 @@ TESTS = (
     "tests/unit/test_decider_refusals.py",
     "tests/unit/test_exit_plan.py",
     "tests/unit/test_assumed_deadlines.py",
+    "tests/unit/test_deadline.py",
     "tests/unit/test_budget.py",
     "tests/unit/test_codec.py",
     "tests/unit/test_machine.py",

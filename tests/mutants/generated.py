@@ -41,7 +41,7 @@ TRIED_FIRST = {
     "core/backoff.py": ("test_backoff.py",),
     "core/budget.py": ("test_budget.py",),
     "core/codec.py": ("test_codec.py",),
-    "core/deadline.py": ("test_assumed_deadlines.py", "test_decider.py"),
+    "core/deadline.py": ("test_deadline.py", "test_assumed_deadlines.py", "test_decider.py"),
     "core/exit_plan.py": ("test_exit_plan.py",),
     "core/explain.py": ("test_replay.py", "test_words.py"),
     "core/failures.py": ("test_runtime_processes.py",),
