@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from drainfsm.core.budget import Allowances, Load, Stage, evaluate
+from drainfsm.core.budget import Allowances, Basis, Load, Stage, evaluate
 from drainfsm.core.deadline import (
     AHEAD_MAX_MS,
     PAST_MAX_MS,
+    budget_of,
     last_quiesce_unix_ms,
     latest_safe_start_unix_ms,
     notice_deadline_unix_ms,
     quiesce_by_unix_ms,
+    stage_of,
 )
 from drainfsm.core.notice import Cause, Notice, NoticeClass
+from drainfsm.core.state import Phase
 from drainfsm.errors import NoticeRejectedError
+from drainfsm.testing.scenario import Scenario
 
 NOW = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -93,3 +98,33 @@ def test_instants_before_a_deadline() -> None:
     assert last_quiesce_unix_ms(durable) == NOW + 8_500
     assert quiesce_by_unix_ms(whole, quiesce_ms=2_000) == NOW + 2_000
     assert quiesce_by_unix_ms(whole, quiesce_ms=7_000) == NOW + 6_000
+
+
+STAGES = {
+    Stage.NOTICE: {Phase.SCHEDULED, Phase.NOTICED},
+    Stage.QUIESCED: {Phase.QUIESCING, Phase.QUIESCED},
+    Stage.SAVING: {Phase.SAVING, Phase.STAGED},
+    Stage.DURABLE: {Phase.DURABLE, Phase.PUBLISHED, Phase.LEAVING},
+}
+
+
+def test_terms_of_the_rule_are_to_come_until_their_phase_is_over() -> None:
+    scenario = Scenario()
+    scenario.when(scenario.notice(in_ms=60_000))
+    noticed = scenario.state
+    for stage, phases in STAGES.items():
+        assert {stage_of(replace(noticed, phase=phase)) for phase in phases} == {stage}
+    scenario.when(scenario.cordoned())
+    assert scenario.state.phase is Phase.NOTICED
+    assert stage_of(scenario.state) is Stage.QUIESCED, "the ranks have been asked"
+
+
+def test_of_steps_that_nobody_has_told_nothing_is_assumed() -> None:
+    scenario = Scenario(allowances=Allowances(quiesce_ms=0))
+    scenario.when(scenario.notice(in_ms=60_000))
+    budget = budget_of(scenario.state, now_unix_ms=scenario.now_unix_ms)
+    assert budget.quiesce is not None
+    assert (budget.quiesce.value_ms, budget.quiesce.basis) == (0, Basis.ALLOWANCE)
+    longer = budget_of(scenario.state, now_unix_ms=scenario.now_unix_ms, step_ms=7)
+    assert longer.quiesce is not None
+    assert (longer.quiesce.value_ms, longer.quiesce.basis) == (14, Basis.STEP_TIMES)
