@@ -243,3 +243,26 @@ def test_enough_samples_are_kept_for_the_highest_quantile() -> None:
 def test_ranks_that_train_a_step_again_save_it_elsewhere() -> None:
     names = {periodic_id(epoch=1, step=3, restart=restart) for restart in range(3)}
     assert len(names | {generation_id(epoch=1, step=3, saver="d1")}) == 4
+
+
+@pytest.mark.parametrize(("verified_after_ms", "commit_ms"), [(30, 120), (0, 57_000)])
+def test_what_a_save_took_is_evidence_also_where_it_was_given_up(
+    verified_after_ms: int, commit_ms: int
+) -> None:
+    s = Scenario()
+    s.given(s.notice(in_ms=60_000), s.cordoned(), s.positions())
+    s.wait(400).given(*s.all_quiesced())
+    s.wait(200).given(s.staged())
+    s.wait(700).given(s.durable())
+    s.wait(verified_after_ms).given(s.verified())
+    s.wait(commit_ms - verified_after_ms).given(i.Tick(), s.published())
+    phase = Phase.PUBLISHED if verified_after_ms else Phase.LEAVING
+    assert s.state.phase is phase
+    assert s.state.attempt.samples[-1] == Sample(
+        world_size=4,
+        save_bytes=1_000,
+        store=STORE,
+        durable_ms=900,
+        commit_ms=commit_ms,
+        quiesce_ms=400,
+    )
