@@ -16,7 +16,7 @@ from drainfsm.cli.logs import add_log_options
 from drainfsm.cli.options import Parser
 from drainfsm.cli.settings import Settings, default_values, load_settings
 from drainfsm.cli.stores import store_of
-from drainfsm.core.foreign import read_json
+from drainfsm.core.foreign import UNREADABLE, read_json
 from drainfsm.core.text import printable
 from drainfsm.errors import ConfigError, DrainfsmError
 from drainfsm.policy.decisions import record_decision
@@ -33,6 +33,7 @@ from drainfsm.policy.preemption import decide_preemption
 from drainfsm.policy.restarts import decide_after
 from drainfsm.policy.rules import Rules, read_rules
 from drainfsm.runtime.clock import Clock
+from drainfsm.store import ObjectStore
 
 USAGE = """policy rules [--rules FILE] [--json]
        drainfsm policy preempt [--rules FILE] [--input FILE] [--json]
@@ -100,6 +101,9 @@ def main(argv: Sequence[str]) -> int:
     for option, belongs_to in BELONGS_TO.items():
         if getattr(arguments, option) and arguments.what not in belongs_to:
             raise ConfigError(f"--{option} goes with `policy {'` and `policy '.join(belongs_to)}`")
+    for option, needed in (("release", "slurm"), ("tier", "annotations")):
+        if getattr(arguments, option) and not getattr(arguments, needed):
+            raise ConfigError(f"--{option} goes with --{needed}")
     rules = rules_of(arguments.rules)
     if arguments.what == "cascades":
         from drainfsm.cli.policy_cascades import show_cascades
@@ -124,6 +128,8 @@ def rules_of(path: Path | None) -> Rules:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--rules {path}: {error.strerror}") from error
+    except UNREADABLE as error:
+        raise ConfigError(f"--rules {path}: {error}") from error
     return read_rules(text, where=f"--rules {path}")
 
 
@@ -133,6 +139,7 @@ def _preempt(arguments: argparse.Namespace, rules: Rules) -> int:
     except OSError as error:
         raise ConfigError(f"--input {arguments.input}: {error.strerror}") from error
     asked = read_json(data, Question, lambda why: ConfigError(f"policy preempt: {why}"))
+    store = _store(arguments) if arguments.record else None
     now = asked.now_unix_ms
     decision = decide_preemption(
         asked.waiting,
@@ -142,10 +149,13 @@ def _preempt(arguments: argparse.Namespace, rules: Rules) -> int:
         now_unix_ms=Clock().now_unix_ms() if now is None else now,
     )
     _show(decision, as_json=arguments.json)
-    if arguments.record:
-        settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
-        record_decision(store_of(settings), decision)
+    if store is not None:
+        record_decision(store, decision)
     return 0 if decision.starts else 1
+
+
+def _store(arguments: argparse.Namespace) -> ObjectStore:
+    return store_of(load_settings(vars(arguments), environment=os.environ, directory=Path.cwd()))
 
 
 def _restart(arguments: argparse.Namespace, rules: Rules) -> int:
@@ -171,6 +181,7 @@ def _restart(arguments: argparse.Namespace, rules: Rules) -> int:
 
 
 def _attempts_max(settings: Settings) -> int:
+    settings.check(("attempts",))
     given = settings.given("attempts")
     return int(str(default_values()["attempts"] if given is None else given))
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 
 from drainfsm.checkpoint.memory import free_host_bytes
-from drainfsm.cli.options import ALLOWANCES, Parser, add_options
+from drainfsm.cli.options import ALLOWANCES, Parser, add_options, positive_number
 from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.cli.stores import store_of
 from drainfsm.core.foreign import read_json
 from drainfsm.core.manifest import Commit
 from drainfsm.core.requirement import REQUIREMENT_VERSION, Requirement
+from drainfsm.core.text import printable
 from drainfsm.doctor.storage import write_bandwidth
 from drainfsm.errors import ConfigError, DrainfsmError
 from drainfsm.policy.plan import plan
@@ -31,10 +32,10 @@ USAGE = """requirement --job NAME --store STORE [--json]
                             [--window SECONDS] [--topology TEXT] [--json]"""
 
 EPILOG = """\
-Prints what a replacement of the job must have, as JSON (schema: specs/schemas/requirement.schema
-.json): accelerators, topology, layout, memory to stage in, store and bandwidth, restore time,
-window. From the requeue record and the newest checkpoint in the store; the restore time is the
-longest of what attempts and `drainfsm drill restore` have measured.
+Prints what a replacement of the job must have, as JSON (specs/schemas/requirement.schema.json):
+accelerators, topology, layout, memory to stage in, store and bandwidth, restore time, window. From
+the requeue record and the newest checkpoint in the store; the restore time is the longest of what
+attempts and `drainfsm drill restore` have measured.
 
 --check compares one node, this one, with it: counts accelerators, looks at free memory, writes a
 probe to the store and removes it. --requirement FILE: as printed elsewhere. What is not known on
@@ -53,7 +54,9 @@ def parser() -> Parser:
     add_options(made, ("job", "store", "topology", *(option.key for option in ALLOWANCES)))
     made.add_argument("--check", action="store_true", help="compare this machine")
     made.add_argument("--requirement", metavar="FILE", type=Path, help="to compare with")
-    made.add_argument("--window", metavar="SECONDS", type=float, help="that the candidate gives")
+    made.add_argument(
+        "--window", metavar="SECONDS", type=positive_number, help="that the candidate gives"
+    )
     made.add_argument("--json", action="store_true", help="of --check: one JSON object")
     return made
 
@@ -76,7 +79,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         marks = {True: "fits", False: "DOES NOT FIT", None: "not compared"}
         for one in matches:
-            print(f"{marks[one.fits]:14}{one.what}: needs {one.needed}, has {one.offered}")
+            needs, has = printable(one.needed), printable(one.offered)
+            print(f"{marks[one.fits]:14}{one.what}: needs {needs}, has {has}")
     return 0 if fits else 1
 
 
@@ -92,6 +96,9 @@ def _of_file(path: Path) -> Requirement:
             f"--requirement {path}: format version {found.format_version}; this drainfsm reads up "
             f"to {REQUIREMENT_VERSION}: update it"
         )
+    for name, value in msgspec.structs.asdict(found).items():
+        if isinstance(value, int) and value < 0:
+            raise ConfigError(f"--requirement {path}: {name} is {value}")
     return found
 
 

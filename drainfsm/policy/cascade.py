@@ -11,46 +11,52 @@ from drainfsm.core.records import Record
 from drainfsm.policy.events import CascadeDetected, Eviction
 from drainfsm.policy.rules import CascadeRules
 
+CHAIN_MAX = 64
+"""Evictions of one chain that are kept, the newest: where jobs thrash it grows for ever."""
 
-class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """Evictions that a later one may still continue, each as the end of its longest chain."""
-
-    chains: tuple[tuple[Eviction, ...], ...] = ()
-
-
-def watch_eviction(
-    watched: Watched, eviction: Eviction, rules: CascadeRules
-) -> tuple[Watched, CascadeDetected | None]:
-    """One more eviction. Feed them in the order of their instants.
-
-    A cascade is reported when it has ``hops`` evictions and again with each further one; a circle
-    as soon as it is closed.
-    """
-    since = eviction.at_unix_ms - rules.window_s * 1_000
-    recent = tuple(chain for chain in watched.chains if chain[-1].at_unix_ms >= since)
-    before: tuple[Eviction, ...] = ()
-    for chain in recent:
-        fresh = tuple(one for one in chain if one.at_unix_ms >= since)
-        if fresh[-1].victim == eviction.by and len(fresh) >= len(before):
-            before = fresh
-    chain = (*before, eviction)
-    cycle = any(eviction.victim == one.by for one in chain)
-    after = Watched(chains=(*recent, chain))
-    if not cycle and len(chain) < rules.hops:
-        return after, None
-    path = " evicts ".join((chain[0].by, *(one.victim for one in chain)))
-    return after, CascadeDetected(
-        at_unix_ms=eviction.at_unix_ms, reason=path, chain=chain, cycle=cycle, rules=rules
-    )
+Chain = tuple[Eviction, ...]
 
 
 def cascades(evictions: Iterable[Eviction], rules: CascadeRules) -> list[CascadeDetected]:
-    """All cascades among these evictions, which may be in any order."""
-    watched, found = Watched(), []
+    """All cascades among these evictions, which may be in any order.
+
+    One is reported when it has ``hops`` evictions and again with each further one; a circle as soon
+    as it is closed.
+    """
+    chains: dict[str, list[Chain]] = {}
+    found = []
     for eviction in sorted(evictions, key=lambda one: one.at_unix_ms):
-        watched, cascade = watch_eviction(watched, eviction, rules)
-        found += [cascade] if cascade else []
+        chain = (*_longest(chains.get(eviction.by, []), eviction, rules), eviction)[-CHAIN_MAX:]
+        cycle = any(eviction.victim == one.by for one in chain)
+        others = chains.get(eviction.victim, [])
+        chains[eviction.victim] = [*(one for one in others if not _outdates(chain, one)), chain]
+        if cycle or len(chain) >= rules.hops:
+            found.append(_detected(chain, cycle=cycle, rules=rules))
     return found
+
+
+def _longest(chains: Iterable[Chain], eviction: Eviction, rules: CascadeRules) -> Chain:
+    """What is within the window of those that the evicting job was the last victim of."""
+    since = eviction.at_unix_ms - rules.window_s * 1_000
+    before: Chain = ()
+    for chain in chains:
+        fresh = tuple(one for one in chain if one.at_unix_ms >= since)
+        if fresh and len(fresh) >= len(before):
+            before = fresh
+    return before
+
+
+def _outdates(chain: Chain, other: Chain) -> bool:
+    """Whatever the window, no less of it is within: nobody asks for the other one any more."""
+    pairs = zip(reversed(chain), reversed(other), strict=False)
+    return len(chain) >= len(other) and all(one.at_unix_ms >= old.at_unix_ms for one, old in pairs)
+
+
+def _detected(chain: Chain, *, cycle: bool, rules: CascadeRules) -> CascadeDetected:
+    path = " evicts ".join((chain[0].by, *(one.victim for one in chain)))
+    return CascadeDetected(
+        at_unix_ms=chain[-1].at_unix_ms, reason=path, chain=chain, cycle=cycle, rules=rules
+    )
 
 
 def evictions_in(records: Iterable[Record]) -> Iterator[Eviction]:

@@ -64,18 +64,19 @@ def _restart(decision: RestartDecided) -> Iterator[str]:
 def _preemption(decision: PreemptionDecided) -> Iterator[str]:
     waiting = decision.waiting
     yield (
-        f"{printable(waiting.job_id)} (tier {waiting.tier}) wants {waiting.capacity}, "
+        f"{printable(waiting.job_id)} (tier {printable(waiting.tier)}) wants {waiting.capacity}, "
         f"{decision.free_capacity} are free: {printable(decision.reason)}."
     )
+    victims, exempted = set(decision.victims), set(decision.exempted)
     for job in decision.running:
-        if job.job_id in decision.victims:
-            exempt = ", within its minimum run time" if job.job_id in decision.exempted else ""
+        if job.job_id in victims:
+            exempt = ", within its minimum run time" if job.job_id in exempted else ""
             yield (
-                f"  {printable(job.job_id)} (tier {job.tier}, {job.capacity}) leaves{exempt}; "
-                f"work at risk {span(job.at_risk_ms)}"
+                f"  {printable(job.job_id)} (tier {printable(job.tier)}, {job.capacity}) "
+                f"leaves{exempt}; work at risk {span(job.at_risk_ms)}"
             )
     for spared in decision.spared:
-        yield f"  {printable(spared.job_id)} stays: {spared.reason}"
+        yield f"  {printable(spared.job_id)} stays: {printable(spared.reason)}"
     if not preemption.recompute(decision):
         yield f"  {NOT_AGAIN}"
 

@@ -22,8 +22,10 @@ def decide_preemption(
     with the least work at risk. No more of them than it needs.
 
     Raises:
-        ConfigError: a tier that the rules do not have.
+        ConfigError: a tier that the rules do not have, a capacity that is none, or a job that is
+            listed twice.
     """
+    _check(waiting, running, rules)
     eligible: list[Running] = []
     spared: list[Spared] = []
     for job in running:
@@ -51,6 +53,20 @@ def decide_preemption(
     )
 
 
+def _check(waiting: Waiting, running: Sequence[Running], rules: PreemptionRules) -> None:
+    rules.tier(waiting.tier)
+    if waiting.capacity < 1:
+        raise ConfigError(f"{waiting.job_id} wants a capacity of {waiting.capacity}")
+    seen: set[str] = set()
+    for job in running:
+        rules.tier(job.tier)
+        if job.capacity < 0:
+            raise ConfigError(f"{job.job_id} holds a capacity of {job.capacity}")
+        if job.job_id in seen:
+            raise ConfigError(f"{job.job_id} is listed twice")
+        seen.add(job.job_id)
+
+
 def recompute(decision: PreemptionDecided) -> bool:
     """Whether its inputs give the same decision again."""
     try:
@@ -61,18 +77,19 @@ def recompute(decision: PreemptionDecided) -> bool:
             free_capacity=decision.free_capacity,
             now_unix_ms=decision.at_unix_ms,
         )
-    except (ConfigError, OverflowError):  # a tier that its rules do not have, a year of 300 digits
+    except (ConfigError, OverflowError):  # it could not be made today; a year of 300 digits
         return False
     return again == decision
 
 
 def protection(job: Running, waiting: Waiting, rules: PreemptionRules, *, now_unix_ms: int) -> str:
     """Why ``waiting`` may not preempt the job; empty: it may."""
+    if job.job_id == waiting.job_id:
+        return "it is the one that waits"
     if job.tier not in rules.victims_of(waiting.tier):
-        rules.tier(job.tier)
         return f"tier {waiting.tier} does not preempt tier {job.tier}"
-    since = now_unix_ms - rules.quota_s * 1_000
-    recent = [at for at in job.evicted_unix_ms if at > since]
+    quota_ms = rules.quota_s * 1_000  # before and after: a clock may have been set back since
+    recent = [at for at in job.evicted_unix_ms if abs(now_unix_ms - at) < quota_ms]
     if len(recent) >= rules.evictions_max:
         return f"evicted {len(recent)} times within {span(round(rules.quota_s * 1_000))} already"
     left_ms = _minimum_left_ms(job, rules, now_unix_ms=now_unix_ms)
@@ -82,7 +99,7 @@ def protection(job: Running, waiting: Waiting, rules: PreemptionRules, *, now_un
 
 
 def _minimum_left_ms(job: Running, rules: PreemptionRules, *, now_unix_ms: int) -> int:
-    ran_ms = now_unix_ms - job.started_unix_ms
+    ran_ms = max(0, now_unix_ms - job.started_unix_ms)
     return max(0, round(rules.minimum_run_s * 1_000) - ran_ms)
 
 
@@ -92,13 +109,18 @@ def _choose(needed: int, eligible: Sequence[Running], rules: PreemptionRules) ->
     names = [tier.name for tier in rules.tiers]
     order = sorted(eligible, key=lambda job: (-names.index(job.tier), job.at_risk_ms, job.job_id))
     chosen: list[Running] = []
+    freed = 0
     for job in order:
-        if sum(one.capacity for one in chosen) < needed:
+        if freed < needed:
             chosen.append(job)
-    for job in list(chosen):  # no longer needed, since a larger one was chosen after it
-        if sum(one.capacity for one in chosen) - job.capacity >= needed:
-            chosen.remove(job)
-    return chosen
+            freed += job.capacity
+    kept: list[Running] = []
+    for job in chosen:
+        if freed - job.capacity >= needed:  # a larger one was chosen after it
+            freed -= job.capacity
+        else:
+            kept.append(job)
+    return kept
 
 
 def _reason(waiting: Waiting, chosen: Sequence[Running], *, free_capacity: int) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -14,6 +15,9 @@ from drainfsm.errors import ConfigError
 
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
+TIER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""What goes as a QOS of Slurm and as the value of an annotation."""
+
 JITTER_MAX = 0.5
 """With more, the pause after one preemption could be longer than the one after two."""
 
@@ -120,9 +124,42 @@ def read_rules(text: str, *, where: str) -> Rules:
         ConfigError: it is not one, or something in it is unknown or wrong.
     """
     try:
-        return msgspec.convert(tomllib.loads(text), Rules)
+        rules = msgspec.convert(tomllib.loads(text), Rules)
     except UNREADABLE as error:
         raise ConfigError(f"{where}: {error}") from error
+    for problem in _problems(rules):
+        raise ConfigError(f"{where}: {problem}")
+    return rules
+
+
+def _problems(rules: Rules) -> Iterator[str]:
+    """What only a file is refused for: decisions by such rules are on record, and stay readable."""
+    restart, preemption = rules.restart, rules.preemption
+    if restart.pause_s > restart.pause_s_max:
+        yield f"pause_s {restart.pause_s:g} is more than pause_s_max {restart.pause_s_max:g}"
+    for tier in preemption.tiers:
+        if not TIER_NAME.fullmatch(tier.name):
+            yield f"tier {tier.name!r}: use 1 to 64 letters, digits, '_', '-' and '.'"
+        if path := _circle(preemption, tier.name):
+            yield f"{' preempts '.join(path)}: jobs of these tiers would evict one another for ever"
+
+
+def _circle(rules: PreemptionRules, name: str) -> tuple[str, ...]:
+    """A way from this tier back to it; empty: there is none."""
+    by: dict[str, str] = {}
+    pending = [name]
+    while pending:
+        tier = pending.pop()
+        for victim in rules.victims_of(tier):
+            if victim not in by:
+                by[victim] = tier
+                pending.append(victim)
+    if name not in by:
+        return ()
+    path = [name, by[name]]
+    while path[-1] != name:
+        path.append(by[path[-1]])
+    return tuple(reversed(path))
 
 
 def slurm_settings(rules: PreemptionRules) -> Sequence[str]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainfsm.policy import preemption, restarts
-from drainfsm.policy.cascade import cascades
+from drainfsm.policy.cascade import CHAIN_MAX, cascades
 from drainfsm.policy.events import (
     Ended,
     Eviction,
@@ -69,8 +69,8 @@ def test_victims_are_lower_enough_unprotected_and_none_too_many(
     assert not chosen or decision.starts
     for job in chosen:
         assert job.tier in rules.victims_of(waiting.tier)
-        since = now - rules.quota_s * 1_000
-        assert sum(at > since for at in job.evicted_unix_ms) < rules.evictions_max
+        recent = [at for at in job.evicted_unix_ms if abs(now - at) < rules.quota_s * 1_000]
+        assert len(recent) < rules.evictions_max
         ran_ms = now - job.started_unix_ms
         exempt = waiting.exemption or rules.tier(waiting.tier).ignores_minimum
         assert ran_ms >= rules.minimum_run_s * 1_000 or exempt
@@ -163,6 +163,45 @@ def test_a_tree_of_unrelated_drains_is_no_cascade(drains: list[tuple[int, bool]]
         for number, (by, once) in enumerate(drains)
     ]
     assert cascades(found, CascadeRules()) == []
+
+
+def slowly(evictions: list[Eviction], rules: CascadeRules) -> list[tuple[Eviction, ...]]:
+    """Every chain is kept, and looked at for every eviction."""
+    chains: list[tuple[Eviction, ...]] = []
+    found = []
+    for eviction in evictions:
+        since = eviction.at_unix_ms - rules.window_s * 1_000
+        before: tuple[Eviction, ...] = ()
+        for known in chains:
+            fresh = tuple(one for one in known if one.at_unix_ms >= since)
+            if fresh and fresh[-1].victim == eviction.by and len(fresh) >= len(before):
+                before = fresh
+        chains.append((*before, eviction))
+        if len(chains[-1]) >= rules.hops or eviction.victim in {one.by for one in chains[-1]}:
+            found.append(chains[-1])
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(0, 5)), max_size=60))
+def test_what_is_no_longer_looked_at_would_have_changed_nothing(
+    apart: list[tuple[int, int, int]],
+) -> None:
+    evictions: list[Eviction] = []
+    for after_ms, by, victim in apart:
+        at = after_ms + (evictions[-1].at_unix_ms if evictions else 0)
+        evictions.append(Eviction(at_unix_ms=at, by=f"j{by}", victim=f"j{victim}"))
+    rules = CascadeRules(hops=3, window_s=0.02)
+    assert [one.chain for one in cascades(evictions, rules)] == slowly(evictions, rules)
+
+
+def test_ten_thousand_evictions_of_fifty_jobs_are_bounded() -> None:
+    many = [
+        Eviction(at_unix_ms=number, by=f"j{number % 50}", victim=f"j{(7 * number + 1) % 50}")
+        for number in range(10_000)
+    ]
+    found = cascades(many, CascadeRules())
+    assert len(found) > 9_000
+    assert max(len(one.chain) for one in found) == CHAIN_MAX
 
 
 @given(st.integers(2, 8), st.integers(2, 8), st.data())

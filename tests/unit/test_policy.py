@@ -326,11 +326,102 @@ def test_rules_are_read_strictly() -> None:
         ('[preemption]\ntiers = [{name = "a", preempts = ["b"]}]', "b, which is not a tier"),
         ('[preemption]\ntiers = [{name = "a"}, {name = "a"}]', "a name of its own"),
         ("[preemption", "x.toml"),
+        ('[preemption]\ntiers = [{name = ""}]', "tier ''"),
+        ('[preemption]\ntiers = [{name = "a; rm -rf /"}]', "use 1 to 64 letters"),
+        ('[preemption]\ntiers = [{name = "a\\u001b[2J"}]', "use 1 to 64 letters"),
+        ('[preemption]\ntiers = [{name = "a", preempts = ["a"]}]', "a preempts a:"),
+        (
+            '[preemption]\ntiers = [{name = "a"}, {name = "b"}, {name = "c", preempts = ["a"]}]',
+            "a preempts c preempts a:",
+        ),
+        ("[restart]\npause_s = 9\npause_s_max = 8", "9 is more than pause_s_max 8"),
     ):
         with pytest.raises(ConfigError, match=told):
             read_rules(text, where="x.toml")
     with pytest.raises(ConfigError, match="no tier is called 'c'"):
         PreemptionRules(tiers=(Tier(name="a"),)).tier("c")
+
+
+def test_many_tiers_are_no_circle() -> None:
+    names = ", ".join(f'{{name = "t{number}"}}' for number in range(60))
+    assert len(read_rules(f"[preemption]\ntiers = [{names}]", where="x").preemption.tiers) == 60
+
+
+@pytest.mark.parametrize(
+    ("waiting", "jobs", "said"),
+    [
+        (Waiting(job_id="w", tier="nope"), [], "no tier is called 'nope'"),
+        (Waiting(job_id="w", tier="batch", capacity=0), [], "w wants a capacity of 0"),
+        (Waiting(job_id="w", tier="batch", capacity=-5), [], "w wants a capacity of -5"),
+        (
+            Waiting(job_id="w", tier="production"),
+            [running("b", "batch", capacity=-9), running("c", "batch")],
+            "b holds a capacity of -9",
+        ),
+        (
+            Waiting(job_id="w", tier="production"),
+            [running("b", "batch"), running("b", "training")],
+            "b is listed twice",
+        ),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(
+    waiting: Waiting, jobs: list[Running], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        decide_preemption(waiting, jobs, RULES, free_capacity=0, now_unix_ms=NOW)
+
+
+def test_a_job_does_not_evict_itself() -> None:
+    assert victims(Waiting(job_id="a", tier="production"), running("a", "batch")) == ()
+
+
+def test_a_clock_that_was_set_back_protects_nobody_for_longer() -> None:
+    waiting = Waiting(job_id="w", tier="production")
+    ahead = running("b", "batch", minutes=-60 * 24 * 365)
+    decision = decide_preemption(waiting, [ahead], RULES, free_capacity=0, now_unix_ms=NOW)
+    assert decision.spared[0].reason == "30.0 min of its minimum run time left"
+    year_ms = 365 * 86_400_000
+    often = running("b", "batch", evicted_unix_ms=[NOW + year_ms + n for n in range(4)])
+    assert victims(waiting, often) == ("b",)
+    just = running("b", "batch", evicted_unix_ms=[NOW + n for n in range(4)])
+    assert victims(waiting, just) == ()
+
+
+def test_names_from_elsewhere_are_no_escape_codes() -> None:
+    evil = "<b>\x1b[2J"
+    waiting, rules = Waiting(job_id=evil, tier=evil), PreemptionRules(tiers=(Tier(name=evil),))
+    jobs = [running("b", evil)]
+    for free in (0, 1):
+        decision = decide_preemption(waiting, jobs, rules, free_capacity=free, now_unix_ms=NOW)
+        assert "\x1b" not in "".join(explain_decision(decision))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rules", "--rules", "bytes.toml"], "bytes.toml: 'utf-8' codec"),
+        (["restart", "--job", "j", "--store", "s", "--release"], "--release goes with --slurm"),
+        (["restart", "--job", "j", "--store", "s", "--tier", "a"], "--tier goes with --annot"),
+        (["restart", "--job", "j", "--store", "s", "--attempts", "-3"], "attempts: -3"),
+        (["preempt", "--input", "asked.json", "--record"], "--store is missing"),
+    ],
+)
+def test_a_wrong_call_decides_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRAINFSM_STORE", raising=False)
+    Path("bytes.toml").write_bytes(b"\xff")
+    Path("asked.json").write_text('{"waiting": {"job_id": "w", "tier": "batch"}, "running": []}')
+    assert main(["policy", *arguments]) == 2
+    told = capsys.readouterr()
+    assert said in told.err
+    assert told.out == ""
 
 
 def test_anybodys_scheduler_can_ask(

@@ -148,4 +148,18 @@ def test_this_machine_is_compared_with_what_was_printed_elsewhere(
     file.write_text(json.dumps({**msgspec.to_builtins(NEEDED), "format_version": 9}))
     assert main(check) == 2
     assert "update it" in capsys.readouterr().err
+    file.write_text(json.dumps({**msgspec.to_builtins(NEEDED), "memory_bytes": -5}))
+    assert main(check) == 2
+    assert "memory_bytes is -5" in capsys.readouterr().err
+    for data in (b"", b"[", b"null", b"\xff\xfe", b"[" * 100_000):
+        file.write_bytes(data)
+        assert main(check) == 2
+        assert f"--requirement {file}: " in capsys.readouterr().err
+    evil = {"store": f"{tmp_path}/\x1b[2J", "topology": "\x1b[31m"}
+    file.write_text(json.dumps({**msgspec.to_builtins(NEEDED), **evil}))
+    assert main(check) == 1
+    assert "\x1b" not in capsys.readouterr().out
+    for wrong in ("nan", "inf", "-3", "0"):
+        assert main([*check, "--window", wrong]) == 2
+        assert f"--window: {wrong} is not" in capsys.readouterr().err
     assert main(["requirement", "--requirement", str(file)]) == 2
