@@ -145,6 +145,11 @@ METRICS: Sequence[tuple[str, str]] = (
 )
 
 
+def _label(value: str) -> str:
+    """As the text format writes the value of a label."""
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
 def _metrics(found: Cascades) -> Iterator[str]:
     """Of one look at the log, as Prometheus' text format has it."""
     for name, text in METRICS:
@@ -152,7 +157,7 @@ def _metrics(found: Cascades) -> Iterator[str]:
         yield f"# HELP {metric} {text}"
         yield f"# TYPE {metric} gauge"
         for job, times in sorted(found.times.items()):
-            yield f'{metric}{{job="{job}"}} {getattr(times, f"{name}_ms") / 1_000:g}'
+            yield f'{metric}{{job="{_label(job)}"}} {getattr(times, f"{name}_ms") / 1_000:g}'
     for name, text, value in (
         ("evictions", "Evictions by a job that is known.", len(found.evictions)),
         ("cascades", "Evictions that were the end of a cascade.", len(found.cascades)),

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
 
 from drainfsm.cli.main import main
 from drainfsm.cli.stores import decisions_in
@@ -289,6 +290,20 @@ def test_a_cascade_is_found_in_the_logs_of_its_jobs(
     rules = tmp_path / "rules.toml"
     rules.write_text("[cascade]\nhops = 4\nthrash_max = 100\n")
     assert main(["policy", "cascades", "--file", str(path), "--rules", str(rules)]) == 0
+
+
+def test_the_name_of_a_job_makes_no_metric_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.jsonl"
+    name = 'a"} 1\nevil{x="\\'
+    path.write_bytes(b"".join(drained(name, by="b", after_ms=0)))
+    main(["policy", "cascades", "--file", str(path), "--metrics"])
+    told = capsys.readouterr().out
+    (family,) = (
+        one for one in text_string_to_metric_families(told) if one.name.endswith("training_seconds")
+    )
+    assert [one.labels for one in family.samples] == [{"job": name}]
 
 
 def test_who_evicts_counts_where_it_was_found_out_behind_the_notice() -> None:
