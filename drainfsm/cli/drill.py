@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 import time
@@ -17,7 +16,7 @@ import msgspec
 
 from drainfsm.cli import drill_scenarios
 from drainfsm.cli.drill_scenarios import ALL
-from drainfsm.cli.interruption import cleaning_up
+from drainfsm.cli.interruption import cleaning_up, run_cleaning_up
 from drainfsm.cli.options import ALLOWANCES, Parser, add_options, positive_number, split_command
 from drainfsm.cli.settings import load_settings
 from drainfsm.cli.stores import store_of
@@ -100,11 +99,11 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     options, command = split_command(argv)
     arguments = parser().parse(options)
+    if arguments.what == RESTORE:
+        return _restore(arguments, command)
+    settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
+    arguments.timeout = arguments.timeout or TIMEOUT_S
     with cleaning_up():
-        if arguments.what == RESTORE:
-            return _restore(arguments, command)
-        settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
-        arguments.timeout = arguments.timeout or TIMEOUT_S
         return drill_scenarios.main(arguments, settings, command)
 
 
@@ -200,7 +199,7 @@ def rehearse(store: ObjectStore, commit: Commit, config: RunConfig, *, timeout_s
         rehearsal = Rehearsal(config, target, epoch=commit.epoch, store_url=store.url)
         return await rehearsal.run(timeout_s=timeout_s)
 
-    done = asyncio.run(run())
+    done = run_cleaning_up(run())
     return Drilled(
         Verification.RESTORED,
         done.detail,

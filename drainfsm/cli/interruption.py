@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from types import FrameType
+from typing import Any, TypeVar
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+T = TypeVar("T")
+
+
+def run_cleaning_up(work: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run`` that does the same: the first of these signals cancels the work, and
+    ``KeyboardInterrupt`` is raised once that has ended."""
+
+    async def run() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+        for number in ENDINGS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(
+                    number, lambda: None if task.cancelling() else task.cancel()
+                )
+        return await task
+
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 @contextlib.contextmanager

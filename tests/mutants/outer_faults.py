@@ -31,8 +31,9 @@ FAULTS = (
         ("every attempt that ended is a loss", "before.failure_count + (attempt.ended is Ended.LOST)", "before.failure_count + 1"),
     )),
     *faults_of("policy/preemption.py", POLICY, (
-        ("an eviction of just before the quota's time counts", "if at > since]", "if at >= since]"),
+        ("an eviction of just before the quota's time counts", "abs(now_unix_ms - at) < quota_ms]", "abs(now_unix_ms - at) <= quota_ms]"),
         ("who is not needed any more is evicted", "- job.capacity >= needed:", "- job.capacity > needed:"),
+        ("a job makes room for itself", "if job.job_id == waiting.job_id:", "if False:"),
         ("the most work at risk goes first", "job.at_risk_ms, job.job_id", "-job.at_risk_ms, job.job_id"),
         ("a minimum run time protects from everybody", "if left_ms and not waiting.exemption and not rules.tier(waiting.tier).ignores_minimum:", "if left_ms:"),
         ("victims are taken though they are not enough", "if needed <= 0 or sum(job.capacity for job in eligible) < needed:", "if needed <= 0:"),
@@ -40,6 +41,7 @@ FAULTS = (
     *faults_of("policy/cascade.py", POLICY, (
         ("a chain goes on after its time", "fresh = tuple(one for one in chain if one.at_unix_ms >= since)", "fresh = chain"),
         ("the newest chain is gone on with, not the longest", " and len(fresh) >= len(before):", ":"),
+        ("a longer chain is forgotten for a newer one", "len(chain) >= len(other) and ", ""),
         ("a repeated notice is another eviction", "            if eviction not in seen:", "            if True:"),
         ("what was drained in vain is no thrashing", "(self.starting_ms + self.draining_ms) / self.training_ms", "self.starting_ms / self.training_ms"),
     )),
