@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import threading
@@ -17,6 +16,7 @@ T = TypeVar("T")
 def run_cleaning_up(work: Coroutine[Any, Any, T]) -> T:
     """``asyncio.run`` that does the same: the first of these signals cancels the work, and
     ``KeyboardInterrupt`` is raised once that has ended."""
+    import asyncio  # only here: it is slow to import
 
     async def run() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
