@@ -33,7 +33,8 @@ def archive_of(tensor: Tensor) -> list[bytes | memoryview] | None:
     """What ``torch.save`` would write for this tensor on the CPU, in pieces; None: it has to be
     called. The tensor's own memory is among them."""
     if (
-        tensor.nbytes > SMALL_BYTES
+        type(tensor) is not Tensor
+        or tensor.nbytes > SMALL_BYTES
         or tensor.is_quantized
         or not tensor.is_contiguous()
         or tensor.is_conj()
