@@ -32,7 +32,9 @@ It listens on this machine alone, and everybody here may look. For others: DRAIN
 the header that it sets for those whom it lets in and takes from all others. TLS is the proxy's."""
 
 TOKEN_VARIABLE = "DRAINFSM_SERVE_TOKEN"
-GRACEFUL_S = 2
+FILES_MAX = 8_192
+OWN_FILES = 64
+"""What else is open than the connections of viewers."""
 
 
 def parser() -> Parser:
@@ -84,22 +86,32 @@ def _bound(host: str, port: int) -> socket.socket:
         raise ConfigError(f"--listen {host}:{port}: {error.strerror or error}") from error
 
 
+def _files() -> int:
+    """How many files and connections may be open: what the system grants, up to a limit."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
 async def _serve(reader: Reader, access: Access, listening: socket.socket) -> int:
-    import uvicorn
-
     from drainfsm.views.serve.app import make_app
-    from drainfsm.views.serve.hub import Hub
+    from drainfsm.views.serve.hub import VIEWERS_MAX, Hub
+    from drainfsm.views.serve.server import PatientServer
 
-    config = uvicorn.Config(
-        make_app(Hub(reader), reader.load, access),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACEFUL_S,
-    )
+    def say(text: str) -> None:
+        print(f"drainfsm: {text}", file=sys.stderr, flush=True)
+
+    files = _files()
+    hub = Hub(reader, viewers_max=min(VIEWERS_MAX, files - min(OWN_FILES, files // 2)))
+    server = PatientServer(make_app(hub, reader.load, access), hub, say=say)
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"http://{shown}:{port}/", flush=True)
-    print(f"drainfsm: serving {reader.where}; Ctrl-C ends it", file=sys.stderr, flush=True)
-    await uvicorn.Server(config).serve(sockets=[listening])
+    say(f"serving {reader.where}; Ctrl-C ends it")
+    await server.serve(sockets=[listening])
     return 0

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ from urllib.parse import quote
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from msgspec.structs import replace
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from drainfsm.core import events as e
 from drainfsm.core.codec import encode_lines
@@ -245,6 +246,67 @@ def test_it_says_that_it_is_stale_and_goes_on_by_itself(
         server.stop()
         if again is not None:
             again.stop()
+
+
+def test_a_page_that_the_browser_kept_follows_again(
+    opened: Callable[..., Page], tmp_path: Path
+) -> None:
+    """Whoever goes back may get the page as it was left, with all that it had closed."""
+    scenario = Scenario(job_id="llm")
+    journal = writer(tmp_path, scenario)
+    with served("--state-dir", str(tmp_path), "--listen", "127.0.0.1:0") as server:
+        page = opened()
+        page.goto(server.url)
+        expect(page.locator("#feed")).to_contain_text("live from")
+        page.evaluate("dispatchEvent(new PageTransitionEvent('pagehide', { persisted: true }))")
+        page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+        scenario.when(scenario.notice(in_ms=60_000))
+        journal.append(scenario.history[-1])
+        expect(page.locator("#jobs tbody tr")).to_contain_text("noticed")
+    journal.close()
+
+
+def test_a_page_of_an_older_server_says_so(opened: Callable[..., Page], tmp_path: Path) -> None:
+    versions = iter(["1.0", "1.0"])
+
+    def answer(route: Route) -> None:
+        told = {
+            "version": next(versions, "2.0"),
+            "now_unix_ms": 0,
+            "source": "x",
+            "stale_since_unix_ms": None,
+            "error": "",
+            "unreadable_count": 0,
+            "unreadable": [],
+        }
+        body = f"retry: 100\n\nevent: feed\ndata: {json.dumps(told)}\n\n"
+        route.fulfill(content_type="text/event-stream", body=body)
+
+    with served("--state-dir", str(tmp_path), "--listen", "127.0.0.1:0") as server:
+        page = opened()
+        page.route("**/events", answer)
+        page.goto(server.url)
+        expect(page.locator("#feed")).to_contain_text("another version now: reload")
+
+
+@pytest.mark.parametrize("name", ["x" * 20_000, "\u202ereversed\u200b\x1b[2J", "\U0001f680" * 300])
+def test_names_of_any_kind_leave_the_page_in_shape(
+    opened: Callable[..., Page], tmp_path: Path, name: str
+) -> None:
+    """In 320 pixels, as a page of 1,280 has at a zoom of 400 %."""
+    scenario = Scenario(job_id=name)
+    given = scenario.notice(in_ms=60_000, native_id=name, source=name)
+    scenario.when(replace(given, notice=replace(given.notice, cause=Cause(name), detail=name)))
+    scenario.given(scenario.cordoned())
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(encode_lines(scenario.history))
+    with served("--file", str(path), "--listen", "127.0.0.1:0") as server:
+        page = opened(size={"width": 320, "height": 256})
+        page.goto(server.url)
+        expect(page.locator("#jobs tbody tr")).to_contain_text("noticed")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        assert "\u202e" not in page.locator("body").inner_text()
+        accessible(page)
 
 
 def test_a_server_of_the_stream_that_is_away_is_said(

@@ -165,7 +165,38 @@ def test_with_a_token_only_who_has_it_looks(tmp_path: Path) -> None:
         cookie = told["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
-        assert server.get("/api/fleet", headers={"cookie": cookie.split(";")[0]})[0] == 200
+        own = cookie.split(";")[0]
+        # A host's cookies are those of all its ports, and not all are well formed.
+        for others in ("", '{"a": "b"}; ', "a[b]=c; ", "drainfsm_token=x; "):
+            assert server.get("/api/fleet", headers={"cookie": others + own})[0] == 200
+
+
+def test_an_address_with_a_token_leads_to_the_same_one_without(tmp_path: Path) -> None:
+    argv = ("--state-dir", str(tmp_path), "--listen", "127.0.0.1:0")
+    with served(*argv, variables={"DRAINFSM_SERVE_TOKEN": TOKEN}) as server:
+        for asked, answered in (
+            (f"/jobs/a/1/1?what_if=grace%3D60&token={TOKEN}", "/jobs/a/1/1?what_if=grace%3D60"),
+            (f"/jobs/%C3%A9?token={TOKEN}&x=", "/jobs/%C3%A9?x="),
+            (f"//elsewhere.example/?token={TOKEN}", "/elsewhere.example/"),
+        ):
+            code, told, _ = server.get(asked)
+            assert (code, told["location"]) == (303, answered)
+
+
+def test_who_is_refused_is_told_what_to_do(server: Served, tmp_path: Path) -> None:
+    code, told, body = server.get("/", headers={"host": "gpu7.example:8075"})
+    assert code == 401
+    assert "localhost" in body
+    assert "DRAINFSM_SERVE_TOKEN" in body
+    assert "www-authenticate" not in told
+    argv = ("--state-dir", str(tmp_path), "--user-header", "X-User", "--listen", "127.0.0.1:0")
+    with served(*argv) as behind_proxy:
+        assert "proxy" in behind_proxy.get("/")[2]
+
+
+def test_numbers_without_end_are_no_address(server: Served) -> None:
+    assert server.get(f"/jobs/{JOB}/{'1' * 5_000}/1")[0] == 404
+    assert server.get(f"/jobs/{JOB}/1/{'1' * 18}")[0] == 404
 
 
 def test_a_trusted_proxy_says_who_looks(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ And what every answer says to browsers: nothing from elsewhere, no inline script
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -67,20 +68,30 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() == "bearer" and self.is_token(given):
                 return True
-            return self.is_token(_cookie(headers.get("cookie", "")))
+            # Those of other servers on this host come along, and need not be well formed.
+            return self.is_token(cookie_parser(headers.get("cookie", "")).get(self.cookie, ""))
         # A page of somebody else must not reach it by a name that it makes lead here.
         return self.open and _name(headers.get("host", "")) in LOOPBACK
 
+    @property
+    def cookie(self) -> str:
+        """Its name, of this token alone: a host's cookies are those of all its ports."""
+        return f"{COOKIE}_{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
+
+    @property
+    def refusal(self) -> str:
+        """What whoever is not let in can do."""
+        if self.token:
+            return "open ?token=…, or send `Authorization: Bearer …`"
+        if self.user_header:
+            return "ask by way of the proxy that says who you are"
+        return (
+            f"it answers to {', '.join(sorted(LOOPBACK))} alone; for other names, set "
+            "DRAINFSM_SERVE_TOKEN where it runs"
+        )
+
     def is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.strip().encode(), self.token.encode())
-
-
-def _cookie(header: str) -> str:
-    try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
 
 
 def _name(host: str) -> str:
@@ -119,15 +130,30 @@ class Gate:
             return PlainTextResponse("read-only\n", 405, {"allow": "GET, HEAD"})
         given = _query_token(scope)
         if given and self._access.token and self._access.is_token(given):
-            answer = RedirectResponse(scope["path"], 303)  # out of the address, and of histories
-            answer.set_cookie(COOKIE, given, max_age=COOKIE_S, httponly=True, samesite="strict")
+            answer = RedirectResponse(_without_token(scope), 303)
+            answer.set_cookie(
+                self._access.cookie, given, max_age=COOKIE_S, httponly=True, samesite="strict"
+            )
             return answer
         if self._access.allows(Headers(scope=scope)):
             return None
-        told = "401: open ?token=…, or send `Authorization: Bearer …`\n"
-        return PlainTextResponse(told, 401, {"www-authenticate": "Bearer"})
+        scheme = {"www-authenticate": "Bearer"} if self._access.token else {}
+        return PlainTextResponse(f"401: {self._access.refusal}\n", 401, scheme)
 
 
 def _query_token(scope: Scope) -> str:
     query: bytes = scope["query_string"]
     return parse_qs(query.decode("latin-1")).get("token", [""])[0]
+
+
+def _without_token(scope: Scope) -> str:
+    """The same address, less what histories must not keep. A path of two slashes would lead
+    elsewhere."""
+    query: bytes = scope["query_string"]
+    others = [
+        one
+        for one in parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+        if one[0] != "token"
+    ]
+    path: bytes = scope["raw_path"]
+    return f"/{path.decode('latin-1').lstrip('/')}" + (f"?{urlencode(others)}" if others else "")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
@@ -33,6 +34,15 @@ READING_MAX = 2
 LINES_MAX = 5_000
 TEXT_MAX = 1_000
 Load = Callable[[str], History]
+
+
+class Number(IntegerConvertor):
+    """Of digits that it is no work to read."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("number", Number())
 
 
 class ReplayMoment(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,11 +236,11 @@ def make_app(hub: Hub, load: Load, access: Access) -> Starlette:
         routes=[
             Route("/", pages.fleet),
             Route("/jobs/{job}", pages.job),
-            Route("/jobs/{job}/{epoch:int}/{number:int}", pages.drain),
+            Route("/jobs/{job}/{epoch:number}/{number:number}", pages.drain),
             Route("/events", pages.events),
             Route("/api/fleet", pages.fleet_json),
             Route("/api/jobs/{job}", pages.job_json),
-            Route("/api/jobs/{job}/{epoch:int}/{number:int}/replay", pages.replay),
+            Route("/api/jobs/{job}/{epoch:number}/{number:number}/replay", pages.replay),
             Route("/healthz", pages.health),
             *_metrics_route(hub),
             Mount("/static", StaticFiles(directory=STATIC)),

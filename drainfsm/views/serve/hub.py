@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Iterable
 import msgspec
 
 from drainfsm.core.text import printable
+from drainfsm.version import __version__
 from drainfsm.views.projections import Projection
 from drainfsm.views.serve.rows import JobDetail, JobRow, detail_of, row_of
 from drainfsm.views.watch import Reader
@@ -30,6 +31,9 @@ encoder = msgspec.json.Encoder()
 
 class FeedView(msgspec.Struct, frozen=True, kw_only=True):
     """Where the view comes from, and how fresh it is."""
+
+    version: str
+    """Of the server: a page that is open is of the one that it was loaded from."""
 
     now_unix_ms: int
     source: str
@@ -94,8 +98,9 @@ def message(event: str, value: msgspec.Struct) -> bytes:
 
 
 class Hub:
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, *, viewers_max: int = VIEWERS_MAX) -> None:
         self.reader = reader
+        self._viewers_max = viewers_max
         self._viewers: set[Viewer] = set()
         self._versions: dict[str, int] = {}
         self._shown: Projection | None = None
@@ -109,7 +114,7 @@ class Hub:
 
     @property
     def full(self) -> bool:
-        return len(self._viewers) >= VIEWERS_MAX
+        return len(self._viewers) >= self._viewers_max
 
     async def run(self) -> None:
         """Until cancelled; viewers end with it."""
@@ -126,8 +131,12 @@ class Hub:
                     reading.result()
         finally:
             reading.cancel()
-            for viewer in self._viewers:
-                viewer.end()
+            self.end()
+
+    def end(self) -> None:
+        """For all viewers that there are."""
+        for viewer in self._viewers:
+            viewer.end()
 
     async def messages(self, job_id: str | None) -> AsyncGenerator[bytes, None]:
         """All there is, and then what changes, for one viewer."""
@@ -152,6 +161,7 @@ class Hub:
     def feed(self) -> FeedView:
         reader = self.reader
         return FeedView(
+            version=__version__,
             now_unix_ms=reader.clock(),
             source=printable(reader.public_name),
             stale_since_unix_ms=reader.stale_since_unix_ms,

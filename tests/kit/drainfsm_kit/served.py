@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,12 +16,21 @@ WAIT_S = 120.0
 
 
 class Served:
-    def __init__(self, *argv: str, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *argv: str,
+        variables: Mapping[str, str] | None = None,
+        stderr: int | None = None,
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        """``before``: is called in the new process."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("DRAINFSM_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "drainfsm", "serve", *argv],
             stdout=subprocess.PIPE,
+            stderr=stderr,
             env=own | dict(variables or {}),
+            preexec_fn=before,
             text=True,
         )
         assert self.process.stdout is not None
@@ -72,8 +81,13 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(*argv: str, variables: Mapping[str, str] | None = None) -> Iterator[Served]:
-    made = Served(*argv, variables=variables)
+def served(
+    *argv: str,
+    variables: Mapping[str, str] | None = None,
+    stderr: int | None = None,
+    before: Callable[[], None] | None = None,
+) -> Iterator[Served]:
+    made = Served(*argv, variables=variables, stderr=stderr, before=before)
     try:
         yield made
     finally:

@@ -87,7 +87,7 @@ function put(cell, content) {
   if (cell.className !== kind) cell.className = kind;
 }
 
-const feed = { told: null, lostSince: null };
+const feed = { told: null, lostSince: null, version: null };
 
 function showFeed() {
   const place = byId("feed");
@@ -104,6 +104,10 @@ function showFeed() {
   if (told && told.unreadable_count) {
     text += `; ${told.unreadable_count} unreadable, last: ${told.unreadable.at(-1)}`;
   }
+  if (told && told.version !== feed.version) {
+    text += "; this server is of another version now: reload the page";
+    stale = true;
+  }
   if (place.textContent !== text) place.textContent = text;
   place.classList.toggle("stale", stale);
 }
@@ -115,6 +119,7 @@ export function follow(query, handlers) {
   const heard = (event) => JSON.parse(event.data);
   source.addEventListener("feed", (event) => {
     feed.told = heard(event);
+    feed.version ??= feed.told.version;
     offsetMs = feed.told.now_unix_ms - Date.now();
     showFeed();
   });
@@ -123,4 +128,6 @@ export function follow(query, handlers) {
   }
   setInterval(showFeed, 1000);
   addEventListener("pagehide", () => source.close());
+  // Kept by the browser and shown again: what it shows is from then, and nothing follows.
+  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 }
