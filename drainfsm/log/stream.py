@@ -83,6 +83,7 @@ class MessageReply(msgspec.Struct, frozen=True, kw_only=True):
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     messages: int = 0
+    last_seq: int = 0
     subjects: dict[str, int] | None = None
     """Messages of each subject that was asked for."""
 

@@ -29,6 +29,7 @@ class TraceFollower:
         self._seen: dict[str, int] = {}
         """By job: drains that were over when it was last looked at."""
 
+        self._projection = reader.projection
         self._sent: dict[str, set[str]] = {}
         self._wrong = ""
         self._stale_told = False
@@ -53,6 +54,9 @@ class TraceFollower:
     async def _send_all(self) -> bool:
         """False: something has to be tried again."""
         wrong = ""
+        if self._projection is not self._reader.projection:  # it was read anew
+            self._projection = self._reader.projection
+            self._seen.clear()
         for job in list(self._reader.projection.jobs.values()):
             over = sum(job.measures.drains.values())
             if over == self._seen.get(job.job_id, 0):

@@ -16,10 +16,15 @@ from drainfsm.views.journals import GrowingJournals
 from drainfsm.views.projections import Projection
 
 if TYPE_CHECKING:
-    from drainfsm.log.link import Link
+    from drainfsm.log.jetstream import Connection
     from drainfsm.log.server import NatsServer
 
 POLL_S = 0.5
+LOOK_S = 2.0
+"""Between two looks at the stream itself: whoever follows it hears nothing where it is gone."""
+
+NOWHERE = 1 << 60
+"""A sequence that no stream comes to: a read behind it says only whether there can be one."""
 CONNECT_S = 5.0
 
 
@@ -47,6 +52,7 @@ class Reader:
         self._file = file
         self._state_dir = state_dir
         self._seen: object = None
+        self._stream = StreamIdentity()
         self._journals = GrowingJournals(self._journal_paths)
 
     @property
@@ -96,21 +102,24 @@ class Reader:
         seen = (found.st_ino, found.st_size, found.st_mtime_ns)
         if seen == self._seen:
             return False
-        history = self._history()
+        self._show(read_file(self._file))
         self._seen = seen
+        return True
+
+    def _show(self, history: History) -> None:
+        """Nothing but that."""
         projection = Projection()
         for record in history.records:
             projection.read(record)
         if history.damage:
             projection.read_garbage(history.damage)
         self.projection = projection
-        return True
 
     async def once(self) -> None:
         """What is there now.
 
         Raises:
-            BrokerError, ConfigError: it cannot be read.
+            BrokerError, ConfigError, OSError: it cannot be read.
         """
         if self._nats and self._file is None:
             from drainfsm.log.jetstream import connect
@@ -124,8 +133,10 @@ class Reader:
             finally:
                 await connection.close()
             return
-        self._history()  # raises where there is nothing
-        self.poll()
+        if self._file is not None:
+            self._show(read_file(self._file))
+        else:
+            self._poll_journals()
 
     def load(self, job_id: str) -> History:
         """The whole log of a job, where it is read from. Blocks.
@@ -140,11 +151,6 @@ class Reader:
         if self._nats:
             return read_stream(self._nats, job_id=job_id)
         return read_journals(self._state_dir, job_id=job_id)
-
-    def _history(self) -> History:
-        if self._file is not None:
-            return read_file(self._file)
-        return read_journals(self._state_dir, job_id=self._job or "")
 
     def _journal_paths(self) -> list[Path]:
         from drainfsm.log.journal import job_names, journals
@@ -162,7 +168,7 @@ class Reader:
                 self._stale(str(error))
                 await asyncio.sleep(POLL_S)
                 continue
-            watching = asyncio.ensure_future(self._watch_link(connection.link))
+            watching = asyncio.ensure_future(self._watch(connection))
             try:
                 following = connection.follow_messages(
                     self._job or "", after_sequence=self.projection.sequence
@@ -171,15 +177,30 @@ class Reader:
                     async for message in messages:
                         self._take(message.data, message.sequence)
             except BrokerError as error:
-                self._stale(str(error))
+                if watching.done():
+                    watching.result()  # it is read anew
+                else:
+                    self._stale(str(error))
             finally:
                 watching.cancel()
                 await connection.close()
 
-    async def _watch_link(self, link: Link) -> None:
+    async def _watch(self, connection: Connection) -> None:
+        """Whether the log can be read, and is the one that was. Ends the connection if not."""
+        looked_s, loop = -LOOK_S, asyncio.get_running_loop()
         while True:
-            if not link.connected:
-                self._stale("the server is away")
+            wrong = "" if connection.link.connected else "the server is away"
+            if not wrong and loop.time() - looked_s >= LOOK_S:
+                sequence = self.projection.sequence
+                wrong = await _unreadable(connection, self._job)
+                if not wrong and await self._stream.changed(connection, sequence):
+                    self.projection = Projection()
+                    self.changed.set()
+                    await connection.close()
+                    return
+                looked_s = loop.time() - (LOOK_S if wrong else 0)
+            if wrong:
+                self._stale(wrong)
             elif self.stale_since_unix_ms is not None:
                 self._fresh()
             await asyncio.sleep(POLL_S)
@@ -204,3 +225,40 @@ class Reader:
             self.stale_since_unix_ms = None
             self.error = ""
         self.changed.set()
+
+
+async def _unreadable(connection: Connection, job: str | None) -> str:
+    """Why the stream cannot be read; empty: it can."""
+    from drainfsm.log.stream import SUBJECTS
+
+    try:
+        async for _ in connection.messages(
+            subjects_of(job) if job else SUBJECTS, after_sequence=NOWHERE
+        ):
+            pass
+    except BrokerError as error:
+        return str(error)
+    return ""
+
+
+class StreamIdentity:
+    """Which stream it is that was read so far: it may be made anew, or come back from a backup, and
+    what comes then would be taken for known."""
+
+    def __init__(self) -> None:
+        self._created = ""
+        self._behind = False
+
+    async def changed(self, connection: Connection, sequence: int) -> bool:
+        """Whether it is another one by now. ``sequence``: of the last message that was read."""
+        try:
+            reply = await connection.stream_info()
+        except BrokerError:  # who reads from a mirror, or may not ask, cannot know
+            return False
+        if reply.error is not None:
+            return False
+        # Once may be a new leader that has not caught up.
+        behind = reply.state.last_seq < sequence
+        other = self._created not in ("", reply.created) or (behind and self._behind)
+        self._created, self._behind = reply.created, behind and not other
+        return other
