@@ -58,7 +58,8 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     arguments = parser().parse(argv)
-    if arguments.json or arguments.markdown or arguments.html or arguments.what_if:
+    asked = arguments.what_if is not None
+    if arguments.json or arguments.markdown or arguments.html or asked:
         history = read_history(arguments)
         replays(arguments, history)  # raises where there is no such attempt
         _render(arguments, history)
@@ -93,7 +94,7 @@ def _decisions(arguments: argparse.Namespace) -> Iterator[str]:
 
 def _render(arguments: argparse.Namespace, history: History) -> None:
     from drainfsm.views.postmortem import postmortems
-    from drainfsm.views.postmortem_text import markdown, page, what_if_text
+    from drainfsm.views.postmortem_text import NO_DRAIN, markdown, page, what_if_text
     from drainfsm.views.what_if import parse_settings
 
     settings = None if arguments.what_if is None else parse_settings(arguments.what_if)
@@ -101,6 +102,8 @@ def _render(arguments: argparse.Namespace, history: History) -> None:
     if arguments.json:
         for one in found:
             sys.stdout.buffer.write(msgspec.json.encode(one) + b"\n")
+    elif not found and not arguments.html:
+        print(NO_DRAIN)
     elif arguments.html:
         try:
             arguments.html.write_text(page(found), encoding="utf-8")

@@ -26,6 +26,7 @@ from drainfsm.views.attempt_logs import (
 )
 from drainfsm.views.history import (
     History,
+    is_pipe,
     read_file,
     read_journals,
     read_kept,
@@ -56,11 +57,19 @@ def add_log_options(parser: Parser, *more: str) -> None:
     parser.add_argument("--epoch", metavar="N", type=int, help="only this attempt")
 
 
-def reader_of(settings: Settings, file: Path | None, *, job: str | None) -> Reader:
-    """Follows what the options name. ``job`` None: all jobs."""
+def reader_of(
+    settings: Settings, file: Path | None, *, job: str | None, follows: bool = True
+) -> Reader:
+    """Of what the options name. ``job`` None: all jobs. ``follows`` False: it is read once.
+
+    Raises:
+        ConfigError: it cannot be followed.
+    """
     from drainfsm.runtime.clock import Clock
     from drainfsm.views.watch import Reader
 
+    if follows and file is not None and is_pipe(file):
+        raise ConfigError(f"--file {file}: a pipe cannot be followed, only read once")
     return Reader(
         clock=Clock().now_unix_ms,
         job=job,

@@ -60,6 +60,7 @@ COLUMNS = (
     *("commit_count", "failed_save_count", "committed_step", "requeue_delay_ms"),
     *("checkpoint_age_ms", "checkpoint_age_ms_max", "work_lost_ms", "steps_lost"),
 )
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 DRAIN_COLUMNS = ("drain_outcome", "drain_cause", "drain_sources", "window_ms", "remaining_ms")
 
 
@@ -156,8 +157,9 @@ def _cells(attempt: AttemptReport) -> list[object]:
 
 
 def _cell(value: object) -> object:
-    """A log's text must not become a formula in a spreadsheet."""
+    """A log's text must not become a formula in a spreadsheet, also not in one that takes wide
+    characters for narrow ones."""
     if not isinstance(value, str):
         return value
     text = printable(value, chars_max=LINE_CHARS_MAX)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+    return f"'{text}" if text.startswith(FORMULA) else text

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import stat
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -26,6 +28,19 @@ if TYPE_CHECKING:
 UNREADABLE_NAMED_MAX = 3
 CONNECT_S = 5.0
 """A postmortem is not in a hurry, but its reader is a person."""
+
+
+UNPACK = "unpack it first, or name it as `--file <(zcat …)`"
+OTHER_FORMS = {
+    "compressed by gzip": (b"\x1f\x8b", UNPACK),
+    "compressed by zstd": (b"\x28\xb5\x2f\xfd", UNPACK.replace("zcat", "zstdcat")),
+    "compressed by xz": (b"\xfd7zXZ", UNPACK.replace("zcat", "xzcat")),
+    "compressed by bzip2": (b"BZh", UNPACK.replace("zcat", "bzcat")),
+    "Parquet": (b"PAR1", "that is for other programs; export records, which can be read back"),
+}
+"""By what their files begin with, which no log does; and what to do."""
+
+HEAD_BYTES = 16
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,15 +67,48 @@ def refuse_device(path: Path) -> None:
             raise ConfigError(f"--file {path}: it is a device, not a file")
 
 
+@contextlib.contextmanager
+def open_log(path: Path) -> Iterator[BinaryIO]:
+    """The file, where it can be read more than once: what comes through a pipe, in a temporary
+    one.
+
+    Raises:
+        ConfigError: nothing that holds a log.
+        OSError: it cannot be read.
+    """
+    refuse_device(path)
+    with contextlib.ExitStack() as files:
+        file: BinaryIO = files.enter_context(path.open("rb"))
+        if not file.seekable():
+            piped, file = file, files.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(piped, file)
+            file.seek(0)
+        head = file.read(HEAD_BYTES)
+        for form, (magic, what_to_do) in OTHER_FORMS.items():
+            if head.startswith(magic):
+                raise ConfigError(f"--file {path}: it is {form}: {what_to_do}")
+        if head.startswith(JOURNAL_MAGIC) and is_pipe(path):
+            raise ConfigError(f"--file {path}: a journal is read from its file, not from a pipe")
+        file.seek(0)
+        yield file
+
+
+def is_pipe(path: Path) -> bool:
+    """What is not there is none."""
+    with contextlib.suppress(OSError):
+        return stat.S_ISFIFO(path.stat().st_mode)
+    return False
+
+
 def read_file(path: Path) -> History:
     """An exported file, less what is not a record, or a journal up to its damage.
 
     Raises:
         ConfigError: there is no such file.
     """
-    refuse_device(path)
     try:
-        data = path.read_bytes()
+        with open_log(path) as file:
+            data = file.read()
     except OSError as error:
         raise ConfigError(f"--file {path}: {error.strerror}") from error
     if data.startswith(JOURNAL_MAGIC):

@@ -25,9 +25,9 @@ from drainfsm.views.history import (
     History,
     Unreadable,
     by_attempt,
+    open_log,
     read_file,
     read_journals,
-    refuse_device,
 )
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ def jobs_of_state_dir(state_dir: Path) -> Iterator[History]:
 
 def jobs_of_file(path: Path) -> Iterator[History]:
     """Raises: ConfigError: there is no such file."""
-    refuse_device(path)
     try:
-        with path.open("rb") as file:
+        with open_log(path) as file:
             if file.read(len(JOURNAL_MAGIC)) == JOURNAL_MAGIC:
                 yield read_file(path)
                 return

@@ -15,6 +15,8 @@ from drainfsm.views.postmortem import Postmortem
 from drainfsm.views.table import day_and_time, in_seconds
 from drainfsm.views.what_if import Decision
 
+NO_DRAIN = "No drain in these records."
+
 
 def what_if_text(found: Postmortem) -> Iterator[str]:
     """What each decision would have been, and the smallest window for a save."""
@@ -73,7 +75,7 @@ def markdown(found: Postmortem) -> Iterator[str]:
 def page(found: Sequence[Postmortem]) -> str:
     """One HTML file that works from disk: no script, nothing fetched."""
     title = f"Drains of {found[0].job_id}" if found else "No drain"
-    body = "\n".join(article(one) for one in found) or "<p>No drain in these records.</p>"
+    body = "\n".join(article(one) for one in found) or f"<p>{NO_DRAIN}</p>"
     return document(title, body)
 
 

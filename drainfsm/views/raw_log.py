@@ -12,7 +12,7 @@ from drainfsm.core.records import subject_of
 from drainfsm.errors import ConfigError, JournalCorruptError, RecordUnreadableError
 from drainfsm.log.frames import MAGIC
 from drainfsm.log.journal import journals, read_lines
-from drainfsm.views.history import CONNECT_S, refuse_device
+from drainfsm.views.history import CONNECT_S, open_log
 from drainfsm.views.verify import RawLine
 
 if TYPE_CHECKING:
@@ -36,9 +36,8 @@ def file_lines(path: Path, *, job_id: str | None) -> RawLog:
     Raises:
         ConfigError: there is no such file.
     """
-    refuse_device(path)
     try:
-        with path.open("rb") as file:
+        with open_log(path) as file:
             if file.read(len(MAGIC)) == MAGIC:
                 return _journal(path)
             file.seek(0)

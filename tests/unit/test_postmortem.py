@@ -207,6 +207,20 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["explain", *file, "--html", str(tmp_path / "no" / "one.html")]) == 2
     assert "No such file" in capsys.readouterr().err
     assert main(["explain", *file, "--what-if", "grace=x"]) == 2
+    assert main(["explain", *file, "--what-if", ""]) == 2
+    assert "names nothing" in capsys.readouterr().err
+
+
+def test_where_there_is_no_drain_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(encode_lines(Scenario().history))
+    for option in (["--markdown"], ["--what-if", "grace=60"], []):
+        assert main(["explain", "--file", str(path), *option]) == 0
+        assert "No drain in these records." in capsys.readouterr().out
+    assert main(["explain", "--file", str(path), "--json"]) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_a_history_is_what_export_wrote(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import pty
@@ -214,6 +215,55 @@ def test_devices_are_no_files(
     for argv in (["watch", "--once"], ["explain"], ["report", "--all"], ["verify"]):
         assert main([*argv, "--file", "/dev/zero"]) == 2, argv
         assert "/dev/zero: it is a device" in capsys.readouterr().err
+
+
+READ_ONCE = (["watch", "--once"], ["explain"], ["report", "--all"], ["verify"], ["replay"])
+
+
+@pytest.mark.parametrize("argv", READ_ONCE)
+def test_a_pipe_is_read_once(argv: list[str], tmp_path: Path) -> None:
+    """As of ``--file <(zcat log.jsonl.gz)``."""
+    path, pipe = log(tmp_path), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found = []
+    for file in (pipe, path):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "drainfsm", *argv, "--file", str(file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        if file is pipe:
+            pipe.write_bytes(path.read_bytes())
+        printed = process.communicate(timeout=60)[0]
+        if argv[0] == "watch":  # names its source, and the time
+            printed = printed.split("\n", 1)[1].split(" to its deadline")[0]
+        found.append((process.returncode, printed))
+    assert found[0] == found[1]
+    assert found[0][1]
+
+
+def test_a_pipe_cannot_be_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for argv in (["watch"], ["serve", "--listen", "127.0.0.1:0"]):
+        assert main([*argv, "--file", str(pipe)]) == 2, argv
+        assert "a pipe cannot be followed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", READ_ONCE)
+def test_what_is_packed_is_said_to_be(
+    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(gzip.compress(log(tmp_path).read_bytes()))
+    assert main([*argv, "--file", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "compressed by gzip" in said
+    assert "zcat" in said
+    path.write_bytes(b"PAR1....")
+    assert main([*argv, "--file", str(path)]) == 2
+    assert "it is Parquet" in capsys.readouterr().err
 
 
 def test_a_pipe_whose_reader_is_gone_ends_it_though_nothing_changes(tmp_path: Path) -> None:

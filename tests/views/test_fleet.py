@@ -176,8 +176,18 @@ def test_the_page_has_plots_and_no_markup_of_others(
     assert "img" not in tags.found
     assert {"svg", "rect", "table"} <= tags.found
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("first", [*"=+-@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t=", "\r="])
+def test_a_name_is_no_formula(
+    first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.jsonl"
+    history = Scenario().history
+    path.write_bytes(encode_lines(replace(record, job_id=f"{first}1") for record in history))
     assert main(["report", "--all", "--file", str(path), "--csv"]) == 0
-    assert "\n'=1+" in capsys.readouterr().out
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert row["job_id"] in (f"'{first}1", "\\t=1", "\\r=1")
 
 
 @pytest.mark.parametrize(
