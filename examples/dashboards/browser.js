@@ -21,5 +21,5 @@ for await (const record of records(connection)) {
     list.append(row);
   }
   // As text: a log may say anything.
-  row.textContent = `${record.job_id}, attempt ${record.epoch}: ${record.events.at(-1).kind}`;
+  row.textContent = `${record.job_id}, attempt ${record.epoch}: ${record.events.at(-1)?.kind}`;
 }

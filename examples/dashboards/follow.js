@@ -11,9 +11,13 @@ import { setTimeout as pause } from "node:timers/promises";
 
 import { connect } from "@nats-io/transport-node";
 
-import { options, records } from "./records.js";
+import { options, printable, records } from "./records.js";
 
 const [where, job] = process.argv.slice(2);
+if (!where || (!job && !where.endsWith(".json"))) {
+  console.error("usage: node follow.js URL JOB, or node follow.js RUN_JSON");
+  process.exit(2);
+}
 const shown = new Set();
 
 async function address() {
@@ -28,19 +32,21 @@ async function follow({ url, job: name }) {
     for await (const record of records(connection, name)) {
       if (shown.has(record.id)) continue;
       shown.add(record.id);
-      for (const event of record.events) console.log(record.epoch, event.kind);
+      for (const event of record.events) console.log(printable(record.epoch), printable(event.kind));
     }
   } finally {
     await connection.close();
   }
 }
 
+let told = "";
 for (;;) {
   try {
     const found = await address();
     if (found.url) await follow(found);
   } catch (error) {
-    console.error(`${error.message}; trying again`);
+    if (error.message !== told) console.error(`${error.message}; trying again`);
+    told = error.message;
   }
   await pause(500);
 }

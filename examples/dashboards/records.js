@@ -13,12 +13,8 @@ export async function* records(connection, job = "*") {
   const counted = new Map();
   const seen = new Set();
   for await (const message of await consumer.consume()) {
-    let record;
-    try {
-      record = message.json();
-    } catch {
-      continue; // no record: somebody else wrote there
-    }
+    const record = read(message);
+    if (record === null) continue;
     const place = counted.get(message.subject) ?? 0;
     if (record.follows !== place || seen.has(record.id)) continue;
     counted.set(message.subject, place + 1);
@@ -26,6 +22,20 @@ export async function* records(connection, job = "*") {
     yield record;
   }
 }
+
+// null: no record. Somebody else wrote there, and what they wrote may be any JSON.
+function read(message) {
+  try {
+    const found = message.json();
+    const whole = found.events.every((event) => typeof event.kind === "string");
+    return whole && typeof found.id === "string" ? found : null;
+  } catch {
+    return null;
+  }
+}
+
+// Text of others for a terminal: nothing in it moves a cursor or turns the direction of writing.
+export const printable = (text) => String(text).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "?");
 
 // "nats://TOKEN@HOST:PORT" (or ws://) as options of `connect`; user and password likewise.
 export function options(url) {

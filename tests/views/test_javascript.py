@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import http.server
@@ -11,11 +12,18 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from drainfsm.core import events as e
+from drainfsm.core.codec import encode
+from drainfsm.core.events import kind_of
+from drainfsm.core.records import subject_of
+from drainfsm.log.embedded import EmbeddedServer
+from drainfsm.log.jetstream import connect
 from drainfsm.runtime.paths import RunInfo, read_run_info, run_info_path
+from drainfsm.testing.scenario import Scenario
 from drainfsm_kit.running import ROOMY, RunningJob, running_job
 
 pytestmark = pytest.mark.node
@@ -59,6 +67,48 @@ def test_node_follows_a_job_over_its_attempts_and_their_servers(job: RunningJob)
         follower.kill()
         follower.wait()
         follower.stdout.close()
+
+
+def test_node_reads_past_what_is_no_record(own_nats_server: EmbeddedServer) -> None:
+    scenario = Scenario(job_id="job")
+    first = scenario.history[0]
+    odd = msgspec.json.decode(encode(first))
+    odd |= {"id": "odd", "follows": 1, "events": [{"kind": "new\x1b[2J\u202e"}]}
+
+    async def publish() -> None:
+        connection = await connect(own_nats_server.url, timeout_s=10)
+        await connection.ensure_stream()
+        js = connection.link.client.jetstream()
+        for data in (b"hello", b"null", b"[1]", b'{"id": "x", "follows": 0}', b'{"events": [0]}'):
+            await js.publish(subject_of(job_id="job", epoch=1), data)
+        for data in (encode(first), msgspec.json.encode(odd)):
+            await js.publish(subject_of(job_id="job", epoch=1), data)
+        await connection.close()
+
+    asyncio.run(publish())
+    follower = subprocess.Popen(
+        ["node", "follow.js", own_nats_server.url, "job"],
+        cwd=EXAMPLES,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert follower.stdout is not None
+    try:
+        assert [follower.stdout.readline() for _ in first.events] == [
+            f"1 {kind_of(event)}\n" for event in first.events
+        ]
+        assert follower.stdout.readline() == "1 new?[2J?\n"
+    finally:
+        follower.kill()
+        follower.wait()
+        follower.stdout.close()
+
+
+def test_node_says_what_it_wants() -> None:
+    for argv in ([], ["nats://127.0.0.1:4222"]):
+        done = subprocess.run(["node", "follow.js", *argv], cwd=EXAMPLES, capture_output=True)
+        assert done.returncode == 2
+        assert b"usage" in done.stderr
 
 
 @contextlib.contextmanager
