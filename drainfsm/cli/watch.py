@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import select
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -77,7 +78,7 @@ def _reader(arguments: argparse.Namespace) -> Reader:
     job = None if settings.given("job") is None else settings.job
     if arguments.file is None and not settings.nats and job is None:
         raise ConfigError("watch: give --nats for all jobs, or --job for the journals here")
-    return reader_of(settings, arguments.file, job=job)
+    return reader_of(settings, arguments.file, job=job, follows=not arguments.once)
 
 
 async def _watch(arguments: argparse.Namespace) -> int:
@@ -162,16 +163,49 @@ class _Terminal:
         self._reading: asyncio.Task[None] | None = None
         self._key = asyncio.Event()
         self._over = False
+        self._signal: signal.Signals | None = None
+        """That has come, and has not had its effect yet."""
 
     async def run(self, reading: asyncio.Future[None]) -> int:
-        """Until somebody quits, or nothing can be read any more."""
+        """Until somebody quits, or nothing can be read any more. However it ends, and while it is
+        suspended, the terminal is as it was before."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            while not self._over:
+                await self._show(reading)
+                if self._signal == signal.SIGTSTP:
+                    self._raise()
+                    loop.add_signal_handler(signal.SIGTSTP, self._signalled, signal.SIGTSTP)
+        except OSError:
+            if self._signal != signal.SIGHUP:  # then there is no terminal any more
+                raise
+        if self._signal is not None:
+            self._raise()
+        return 0
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._signal = number
+        self._over = self._over or number != signal.SIGTSTP
+        self._key.set()
+
+    def _raise(self) -> None:
+        """What the signal would have done; after a stop, somebody has let us go on."""
+        number, self._signal = self._signal, None
+        assert number is not None
+        asyncio.get_running_loop().remove_signal_handler(number)
+        os.kill(os.getpid(), number)
+
+    async def _show(self, reading: asyncio.Future[None]) -> None:
+        """Until it is over, or a signal comes."""
         from rich.live import Live
 
         with (
             Live(console=self._console, screen=True, auto_refresh=False) as live,
             self._keys(),
         ):
-            while not self._over:
+            while not self._over and self._signal is None:
                 live.update(self._frame(), refresh=True)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FRAME_S):
@@ -179,7 +213,6 @@ class _Terminal:
                 self._key.clear()
                 if reading.done():
                     reading.result()
-        return 0
 
     def _frame(self) -> Text:
         from rich.text import Text
@@ -213,7 +246,8 @@ class _Terminal:
             yield
         finally:
             loop.remove_reader(number)
-            termios.tcsetattr(number, termios.TCSADRAIN, before)
+            with contextlib.suppress(termios.error):  # the terminal is gone
+                termios.tcsetattr(number, termios.TCSADRAIN, before)
 
     def _typed(self, number: int) -> None:
         try:

@@ -12,6 +12,8 @@ import os
 import pty
 import re
 import select
+import shlex
+import signal
 import struct
 import subprocess
 import sys
@@ -50,21 +52,28 @@ SEEN_AFTER_MS = 40
 class Terminal:
     """A program on a terminal of a size, and what stands on its screen."""
 
-    def __init__(self, *argv: str, width: int, height: int, term: str = "xterm") -> None:
+    def __init__(
+        self, *argv: str, width: int, height: int, term: str = "xterm", shell: bool = False
+    ) -> None:
+        """``shell``: of one that can suspend it."""
         self._end, other = pty.openpty()
         self._screen = pyte.Screen(width, height)
         self._stream = pyte.ByteStream(self._screen)
         self._size(width, height)
         plain = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}
+        command = [sys.executable, "-m", "drainfsm", *argv]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "drainfsm", *argv],
+            ["bash", "--norc", "--noediting", "-i"] if shell else command,
             stdin=other,
             stdout=other,
             stderr=other,
             env={k: v for k, v in os.environ.items() if k not in plain} | {"TERM": term},
             start_new_session=True,
+            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if shell else None,
         )
         os.close(other)
+        if shell:
+            self.type(f"{shlex.join(command)}\n")
 
     def _size(self, width: int, height: int) -> None:
         fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
@@ -77,13 +86,28 @@ class Terminal:
         os.write(self._end, keys.encode())
 
     @property
+    def mode(self) -> tuple[bool, bool, bool]:
+        """Whether it takes lines, whether it shows what is typed, and whether there is a cursor."""
+        flags = termios.tcgetattr(self._end)[3]
+        lines, echo = bool(flags & termios.ICANON), bool(flags & termios.ECHO)
+        return lines, echo, not self._screen.cursor.hidden
+
+    def feed(self) -> None:
+        """What has been written until the program ended or stopped."""
+        while select.select([self._end], [], [], 0)[0]:
+            try:
+                self._stream.feed(os.read(self._end, 65_536))
+            except OSError:  # nobody is there any more
+                return
+
+    @property
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self._screen.display)
 
-    def until(self, pattern: str) -> str:
-        """What is shown once the pattern stands there."""
+    def until(self, pattern: str, *, mode: tuple[bool, bool, bool] | None = None) -> str:
+        """What is shown once the pattern stands there, and the terminal is in that mode."""
         give_up = time.monotonic() + WAIT_S
-        while not re.search(pattern, self.text):
+        while not re.search(pattern, self.text) or mode not in (None, self.mode):
             assert time.monotonic() < give_up, f"no {pattern!r} in:\n{self.text}"
             if select.select([self._end], [], [], 1)[0]:
                 self._stream.feed(os.read(self._end, 65_536))
@@ -97,13 +121,43 @@ class Terminal:
 
 @contextlib.contextmanager
 def watching(
-    *argv: str, width: int = 80, height: int = 24, term: str = "xterm"
+    *argv: str, width: int = 80, height: int = 24, term: str = "xterm", shell: bool = False
 ) -> Iterator[Terminal]:
-    terminal = Terminal("watch", *argv, width=width, height=height, term=term)
+    terminal = Terminal("watch", *argv, width=width, height=height, term=term, shell=shell)
     try:
         yield terminal
     finally:
         terminal.close()
+
+
+NORMAL = (True, True, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
+    with watching("--file", str(DEMO)) as terminal:
+        terminal.until("q quit")
+        assert terminal.mode == (False, False, False)
+        terminal.process.send_signal(number)
+        assert terminal.process.wait(WAIT_S) in (-number, 128 + number)
+        terminal.feed()
+        assert terminal.mode == NORMAL
+
+
+def test_it_can_be_suspended_and_goes_on_where_it_was() -> None:
+    with watching("--file", str(DEMO), shell=True) as terminal:
+        for kinds in ("all", "notices"):
+            terminal.until("q quit", mode=(False, False, False))
+            terminal.type("f")
+            terminal.until(f"filter: {kinds}")
+            terminal.type("\x1a")
+            terminal.until("Stopped", mode=NORMAL)
+            terminal.type("fg\n")
+        terminal.until("filter: notices", mode=(False, False, False))
+        terminal.type("q")
+        terminal.until("filter: notices", mode=NORMAL)
+        terminal.type("echo over with $?\n")
+        terminal.until("over with 0")
 
 
 def test_a_real_drain_is_watched_to_its_end_in_every_size(
