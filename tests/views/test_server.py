@@ -23,8 +23,6 @@ from drainfsm.views.serve.server import PatientServer
 from drainfsm.views.watch import Reader
 from drainfsm_kit.served import WAIT_S, served
 
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
 
 @contextlib.asynccontextmanager
 async def running(app: ASGIApp, hub: Hub) -> AsyncIterator[int]:
