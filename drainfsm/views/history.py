@@ -30,7 +30,7 @@ CONNECT_S = 5.0
 """A postmortem is not in a hurry, but its reader is a person."""
 
 
-UNPACK = "unpack it first, or name it as `--file <(zcat …)`"
+UNPACK = "unpack it first, or pipe it: `zcat … | drainfsm … --file /dev/stdin`"
 OTHER_FORMS = {
     "compressed by gzip": (b"\x1f\x8b", UNPACK),
     "compressed by zstd": (b"\x28\xb5\x2f\xfd", UNPACK.replace("zcat", "zstdcat")),
