@@ -74,7 +74,10 @@ def markdown(found: Postmortem) -> Iterator[str]:
 
 def page(found: Sequence[Postmortem]) -> str:
     """One HTML file that works from disk: no script, nothing fetched."""
-    title = f"Drains of {found[0].job_id}" if found else "No drain"
+    jobs = sorted({one.job_id for one in found})
+    title = (
+        f"Drains of {jobs[0] if len(jobs) == 1 else f'{len(jobs)} jobs'}" if jobs else "No drain"
+    )
     body = "\n".join(article(one) for one in found) or f"<p>{NO_DRAIN}</p>"
     return document(title, body)
 

@@ -23,7 +23,7 @@ from drainfsm.views.projections import (
     JobProjection,
     Projection,
 )
-from drainfsm.views.status import Outlook, Status, headline, outlook
+from drainfsm.views.status import Outlook, Status, clock_ahead_ms, headline, outlook
 from drainfsm.views.table import day_and_time, describe
 
 JOB_ROWS_MAX = 8
@@ -125,6 +125,8 @@ def _job(status: Status, job: JobProjection, now_unix_ms: int, *, chosen: bool) 
         text.append(f"  commit {span(max(0, now_unix_ms - job.measures.committed_unix_ms))} ago")
     elif status.committed_step is None:
         text.append("  nothing committed", "yellow")
+    if ahead_ms := clock_ahead_ms(status):
+        text.append(f"  its clock is {span(ahead_ms)} ahead", "yellow")
     if status.blind:
         text.append(f"  {len(status.blind)} source(s) blind", "red")
     return text

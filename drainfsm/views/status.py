@@ -19,6 +19,11 @@ from drainfsm.views.attempts import COMMITS
 from drainfsm.views.replay import AttemptLog, replay_attempt
 from drainfsm.views.sources import BlindSource, sources_of
 
+CLOCKS_APART_MS = 5_000
+"""A record from further ahead is no matter of a moment: its writer's clock is another one."""
+
+BLIND_SHOWN = 10
+
 
 class Outlook(enum.StrEnum):
     """Of the save of a drain that is open."""
@@ -194,18 +199,23 @@ def status_text(found: Status) -> Iterator[str]:
     """One screen. What comes from others is escaped."""
     yield f"job {printable(found.job_id)}, attempt {found.epoch}: {headline(found)}"
     ranks = f"{found.world_size} ranks" if found.world_size else "ranks are not all there yet"
-    yield f"  {found.node_count} node(s), {ranks}; last record {span(found.last_record_age_ms)} ago"
+    heard = span(max(0, found.last_record_age_ms))
+    yield f"  {found.node_count} node(s), {ranks}; last record {heard} ago"
+    if ahead_ms := clock_ahead_ms(found):
+        yield f"  its clock is {span(ahead_ms)} ahead of this one, and so are its deadlines"
     if found.committed_step is None:
         yield "  nothing is committed yet: a loss now loses everything"
     elif found.commit_age_ms is None:
         yield f"  last commit: step {found.committed_step}, of an earlier attempt"
     else:
-        yield f"  last commit: step {found.committed_step}, {span(found.commit_age_ms)} ago"
-    for blind in found.blind:
+        yield f"  last commit: step {found.committed_step}, {span(max(0, found.commit_age_ms))} ago"
+    for blind in found.blind[:BLIND_SHOWN]:
         yield (
             f"  source {printable(blind.source)} on node {blind.node} cannot tell: "
             f"{printable(blind.detail)}"
         )
+    if len(found.blind) > BLIND_SHOWN:
+        yield f"  and {len(found.blind) - BLIND_SHOWN} more sources that cannot tell"
     for one in found.answers:
         word = "saved" if not one.reason else "skipped"
         room = one.budget.remaining_ms - one.budget.needed_ms
@@ -215,6 +225,12 @@ def status_text(found: Status) -> Iterator[str]:
         yield f"  (steps took up to {span(found.step_ms)} at the last notice in the log)"
     if found.answers and not found.sample_count:
         yield "  (no save is on record yet: sizes and times are assumed)"
+
+
+def clock_ahead_ms(found: Status) -> int:
+    """By how much the writer's clock is ahead of ours, at least; 0: it need not be."""
+    ahead_ms = -found.last_record_age_ms
+    return ahead_ms if ahead_ms > CLOCKS_APART_MS else 0
 
 
 def headline(found: Status) -> str:

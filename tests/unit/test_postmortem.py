@@ -211,6 +211,20 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "names nothing" in capsys.readouterr().err
 
 
+def test_a_page_of_several_jobs_names_none_alone(tmp_path: Path) -> None:
+    logs, page_of = [], tmp_path / "page.html"
+    for job_id in ("a", "b"):
+        scenario = Scenario(job_id=job_id)
+        scenario.when(scenario.notice())
+        logs.append(encode_lines(scenario.history))
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"".join(logs))
+    assert main(["explain", "--file", str(path), "--html", str(page_of)]) == 0
+    assert "<h1>Drains of 2 jobs</h1>" in page_of.read_text()
+    assert main(["explain", "--file", str(path), "--job", "b", "--html", str(page_of)]) == 0
+    assert "<h1>Drains of b</h1>" in page_of.read_text()
+
+
 def test_where_there_is_no_drain_it_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

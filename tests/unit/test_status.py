@@ -19,6 +19,7 @@ from drainfsm.log.journal import Journal, journal_path
 from drainfsm.runtime.paths import RunInfo, write_run_info
 from drainfsm.testing.scenario import Scenario
 from drainfsm.views.history import by_attempt
+from drainfsm.views.sources import BlindSource
 from drainfsm.views.status import Status, status, status_text
 
 WINDOWS_MS = (5_000, 30_000, 120_000)
@@ -177,3 +178,24 @@ def test_steps_as_long_as_at_the_last_notice_count() -> None:
     assert found.step_ms == 40_000
     assert found.answers[0].reason != ""
     assert "steps took up to 40.0 s" in "\n".join(status_text(found))
+
+
+def test_a_clock_that_is_ahead_is_told() -> None:
+    scenario = Scenario()
+    for apart_ms, told in ((4_000, False), (120_000, True)):
+        found = status(by_attempt(scenario.history), now_unix_ms=scenario.now_unix_ms - apart_ms)
+        text = "\n".join(status_text(found))
+        assert "last record 0.0 s ago" in text
+        assert ("its clock is" in text) is told
+    assert "its clock is 2.0 min ahead" in text
+
+
+def test_a_hundred_blind_sources_are_counted() -> None:
+    blind = [
+        BlindSource(source=f"source-{number}", node=0, since_unix_ms=0, detail="away")
+        for number in range(100)
+    ]
+    found = replace(of(Scenario()), blind=tuple(blind))
+    lines = list(status_text(found))
+    assert sum("cannot tell: away" in line for line in lines) == 10
+    assert "  and 90 more sources that cannot tell" in lines

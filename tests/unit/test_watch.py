@@ -166,6 +166,13 @@ def test_a_stale_view_says_for_how_long() -> None:
     assert "\x1b" not in plain(lines)
 
 
+def test_a_clock_that_is_ahead_is_told() -> None:
+    scenario = draining()
+    assert "its clock" not in shown(projected(scenario), scenario.now_unix_ms)
+    text = shown(projected(scenario), scenario.now_unix_ms - 90_000, width=120)
+    assert "its clock is 90.0 s ahead" in text
+
+
 def test_filters_choose_events() -> None:
     scenario = draining()
     projection = projected(scenario)

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -162,3 +163,22 @@ def test_a_grown_limit_of_files_is_used(tmp_path: Path) -> None:
         assert any(
             line.split()[:4] == ["Max", "open", "files", "512"] for line in limits.split("\n")
         )
+
+
+def test_without_what_metrics_need_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
+    async def run() -> None:
+        hub = quiet_hub(tmp_path)
+        app = make_app(hub, hub.reader.load, Access(host="127.0.0.1"))
+        async with running(app, hub) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            told = await reader.read()
+            assert b" 501 " in told.split(b"\r\n")[0]
+            assert b"pip install 'drainfsm[metrics]'" in told
+            writer.close()
+
+    asyncio.run(run())

@@ -141,6 +141,15 @@ def test_a_collector_that_does_not_take_them_is_an_error(
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in capsys.readouterr().err
 
 
+def test_who_sends_them_elsewhere_has_not_taken_them(
+    receiver: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a proxy does that wants https."""
+    receiver.code = 302
+    assert main(["export", "--file", str(HISTORY), "--otlp"]) == 1
+    assert "HTTP 302, sent on to another address" in capsys.readouterr().err
+
+
 # --- followed -----------------------------------------------------------------------------------
 
 

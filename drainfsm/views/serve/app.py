@@ -201,14 +201,21 @@ def _json_problem(error: str, code: int) -> Response:
 
 
 def _metrics_route(hub: Hub) -> list[Route]:
-    """Where prometheus-client is installed."""
+    """They are there only with prometheus-client; without, it is said."""
     try:
         from prometheus_client import generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
         from drainfsm.views.metrics import Collected, LogCollector
     except ImportError:
-        return []
+
+        async def missing(request: Request) -> Response:
+            told = (
+                "prometheus-client is missing: install it with `pip install 'drainfsm[metrics]'`\n"
+            )
+            return Response(told, 501, media_type="text/plain")
+
+        return [Route("/metrics", missing)]
     reader = hub.reader
     collector = LogCollector(lambda: reader.projection, clock=reader.clock, together=True)
 

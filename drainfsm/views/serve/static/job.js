@@ -5,6 +5,7 @@ import { standing } from "./fleet.js";
 import { gantt } from "./gantt.js";
 import { RankGrid } from "./ranks.js";
 
+const CLOCKS_APART_MS = 5000;
 const grid = new RankGrid(byId("ranks"), byId("ranks-told"), byId("rank-chosen"));
 const jobId = decodeURIComponent(location.pathname.split("/")[2]);
 let job = null;
@@ -26,8 +27,10 @@ function tick() {
   const state = standing(row);
   const age = row.committed_unix_ms === null ? "nothing committed"
     : `last commit ${span(Math.max(0, now() - row.committed_unix_ms))} ago`;
+  const ahead = (row.last_unix_ms ?? 0) - now();
+  const clocks = ahead > CLOCKS_APART_MS ? `; its clock is ${span(ahead)} ahead, and so is its deadline` : "";
   byId("standing").textContent =
-    `Attempt ${row.epoch}: ${state.text ?? state}; ${plural(row.world_size, "rank")} on ${plural(row.node_count, "node")}; ${age}`;
+    `Attempt ${row.epoch}: ${state.text ?? state}; ${plural(row.world_size, "rank")} on ${plural(row.node_count, "node")}; ${age}${clocks}`;
   if (row.deadline_unix_ms === null) return;
   const left = row.deadline_unix_ms - now();
   byId("countdown").textContent = left >= 0 ? span(left) : `${span(-left)} past the deadline`;
