@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from drainfsm.core.codec import decode
 from drainfsm.core.records import subjects_of
 from drainfsm.errors import BrokerError, ConfigError, RecordUnreadableError
+from drainfsm.views.growing_file import GrowingFile, projected
 from drainfsm.views.history import History, read_file, read_journals, read_stream
 from drainfsm.views.journals import GrowingJournals
 from drainfsm.views.projections import Projection
@@ -51,7 +52,7 @@ class Reader:
         self._nats = nats
         self._file = file
         self._state_dir = state_dir
-        self._seen: object = None
+        self._growing = None if file is None else GrowingFile(file)
         self._stream = StreamIdentity()
         self._journals = GrowingJournals(self._journal_paths)
 
@@ -96,24 +97,10 @@ class Reader:
         return changed
 
     def _poll_file(self) -> bool:
-        """Read as a whole again where its size has changed."""
-        assert self._file is not None
-        found = self._file.stat()
-        seen = (found.st_ino, found.st_size, found.st_mtime_ns)
-        if seen == self._seen:
-            return False
-        self._show(read_file(self._file))
-        self._seen = seen
-        return True
-
-    def _show(self, history: History) -> None:
-        """Nothing but that."""
-        projection = Projection()
-        for record in history.records:
-            projection.read(record)
-        if history.damage:
-            projection.read_garbage(history.damage)
-        self.projection = projection
+        assert self._growing is not None
+        changed = self._growing.poll()
+        self.projection = self._growing.projection
+        return changed
 
     async def once(self) -> None:
         """What is there now.
@@ -134,7 +121,7 @@ class Reader:
                 await connection.close()
             return
         if self._file is not None:
-            self._show(read_file(self._file))
+            self.projection = projected(read_file(self._file))
         else:
             self._poll_journals()
 
