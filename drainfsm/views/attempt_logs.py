@@ -24,9 +24,9 @@ from drainfsm.views.history import (
     CONNECT_S,
     History,
     Unreadable,
+    open_log,
     read_file,
     read_one_journal,
-    refuse_device,
 )
 from drainfsm.views.replay import AttemptLog, AttemptReplay, replay_in_turn
 
@@ -108,21 +108,24 @@ def attempts_of_file(path: Path, *, job_id: str | None) -> Iterator[Attempts]:
     Raises:
         ConfigError: there is no such file.
     """
-    refuse_device(path)
-    try:
-        with path.open("rb") as file:
-            if file.read(len(JOURNAL_MAGIC)) == JOURNAL_MAGIC:
-                yield attempts_in(_of_job(read_file(path), job_id))
-                return
-            places = _Places(file)
-            file.seek(0)
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    places.add(line, where=f"{path}, line {number}", job_id=job_id)
-                places.offset += len(line)
-            yield places.attempts()
-    except OSError as error:
-        raise ConfigError(f"--file {path}: {error.strerror}") from error
+    with contextlib.ExitStack() as files:
+        try:
+            found = _attempts_in(files.enter_context(open_log(path)), path, job_id)
+        except OSError as error:
+            raise ConfigError(f"--file {path}: {error.strerror}") from error
+        yield found  # what goes wrong there is not the file's
+
+
+def _attempts_in(file: BinaryIO, path: Path, job_id: str | None) -> Attempts:
+    if file.read(len(JOURNAL_MAGIC)) == JOURNAL_MAGIC:
+        return attempts_in(_of_job(read_file(path), job_id))
+    places = _Places(file)
+    file.seek(0)
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            places.add(line, where=f"{path}, line {number}", job_id=job_id)
+        places.offset += len(line)
+    return places.attempts()
 
 
 @contextlib.contextmanager

@@ -250,6 +250,29 @@ def test_a_pipe_is_read_once(argv: list[str], tmp_path: Path) -> None:
     assert found[0][1]
 
 
+@pytest.mark.parametrize("argv", [["explain"], ["replay"], ["report"], ["report", "--all"]])
+def test_what_is_wrong_with_the_output_is_not_said_of_the_file(
+    argv: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(
+        b"".join(encode_lines(Scenario(job_id=f"job-{number}").history) for number in range(3_000))
+    )
+    command = [sys.executable, "-m", "drainfsm", *argv, "--file", str(path)]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "drainfsm: cannot write the output: No space left on device\n"
+    if argv != ["report", "--all"]:  # its few lines fit into any pipe
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.readline()
+            process.stdout.close()
+            assert process.wait(60) == 141
+            assert process.stderr.read() == b""
+
+
 def test_a_pipe_cannot_be_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -289,6 +289,20 @@ def test_a_page_of_an_older_server_says_so(opened: Callable[..., Page], tmp_path
         expect(page.locator("#feed")).to_contain_text("another version now: reload")
 
 
+@pytest.mark.parametrize("path", ["/", "/jobs/demo", "/jobs/demo/2/1", "/jobs/nobody"])
+def test_at_a_zoom_of_four_hundred_percent_nothing_is_cut_off(
+    opened: Callable[..., Page], path: str
+) -> None:
+    with served("--file", str(DEMO), "--listen", "127.0.0.1:0") as server:
+        page = opened(size={"width": 320, "height": 256})
+        page.goto(f"{server.url}{path}")
+        expect(page.locator("#feed")).to_contain_text("live from")
+        if path == "/jobs/demo":
+            expect(page.locator("#drains tbody tr")).to_have_count(2)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        accessible(page)
+
+
 @pytest.mark.parametrize("name", ["x" * 20_000, "\u202ereversed\u200b\x1b[2J", "\U0001f680" * 300])
 def test_names_of_any_kind_leave_the_page_in_shape(
     opened: Callable[..., Page], tmp_path: Path, name: str
