@@ -103,6 +103,9 @@ class Shipper:
         self._flushes = 0
         """Under way."""
 
+        self._to_confirm = False
+        """Somebody waits, and the stream has not been asked yet what it has."""
+
         self._reported: set[str] = set()
         self._reported_for_good: set[str] = set()
 
@@ -123,6 +126,7 @@ class Shipper:
 
     async def flush(self, *, timeout_ms: int) -> bool:
         """Wait until everything is shipped, so far as it can be. False: something is not."""
+        self._to_confirm = True
         self.poke()
         self._hurry.set()
         self._flushes += 1
@@ -211,9 +215,27 @@ class Shipper:
                 )
             except RecordRefusedError as error:
                 refused = error
+        await self._confirm(connection)
         await self._note(connection)
         if refused is not None:
             raise refused
+
+    async def _confirm(self, connection: Connection) -> None:
+        """Whether the stream has what it acknowledged: what an administrator changes under way (a
+        mapping of subjects, a stream that evicts) shows in no acknowledgement."""
+        live = self._live
+        if not self._to_confirm or live is None or live.conflict or connection.forgets_after_ms:
+            return
+        count = await connection.count(live.subject)
+        self._to_confirm = False
+        if count < live.message_count:
+            self._tell(
+                f"the stream has {count} of the {live.message_count} records of {live.subject} "
+                "that it acknowledged: does the server map subjects, or was the stream changed? "
+                "The others are shipped again"
+            )
+            live.doubt()
+            self.poke()
 
     def _shipments(self) -> list[Shipment]:
         """Oldest attempt first, the live one last."""
@@ -279,7 +301,7 @@ class Shipper:
             connection.link.reconnect_hooks.append(self._reconnected)
             self._connection = connection
             self._forget()
-        if not self._ready:
+        if not self._ready or self._to_confirm:
             warnings = await connection.ensure_stream(
                 replicas=self._replicas, sync_always=self._sync_always
             )

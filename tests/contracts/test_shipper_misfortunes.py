@@ -73,6 +73,44 @@ def leave_journal(state_dir: Path, records: list[Record]) -> None:
         journal.append(*records)
 
 
+EVICTS = {"discard": "old", "max_msgs": 100}
+
+
+@pytest.mark.parametrize("how", ["mapped to another job", "made to evict"])
+def test_what_was_acknowledged_and_is_not_there_to_stay_is_found_before_the_agent_leaves(
+    tmp_path: Path, how: str
+) -> None:
+    """An acknowledgement names neither subject nor configuration."""
+    told: list[str] = []
+    mapped = {"mappings": {f"drainfsm.v1.{JOB}.*": "drainfsm.v1.other.{{wildcard(1)}}"}}
+
+    async def scene(url: str) -> bool:
+        async with shipping(url, tmp_path / "state", epoch=1, told=told) as (shipper, journal):
+            journal.append(*records_of(JOB, 3))
+            shipper.poke()
+            if how == "made to evict":
+                assert await shipper.flush(timeout_ms=LONG_MS)
+                await reconfigure(url, EVICTS)
+            return await shipper.flush(timeout_ms=3_000)
+
+    with nats_server(tmp_path / "server", mapped if how.startswith("mapped") else None) as address:
+        assert not asyncio.run(scene(f"nats://{address}"))
+    expected = {
+        "mapped to another job": "the stream has 0 of the 3 records of drainfsm.v1.job.1",
+        "made to evict": "discard is 'old', not 'new'",
+    }
+    assert any(expected[how] in line for line in told), told
+
+
+async def reconfigure(url: str, changes: dict[str, object]) -> None:
+    connection = await connect(url, timeout_s=30)
+    config = (await connection.stream_info()).config | changes
+    subject = f"$JS.API.STREAM.UPDATE.{STREAM}"
+    answer = await connection.link.client.request(subject, json.dumps(config).encode(), timeout=30)
+    assert "error" not in json.loads(answer.data)
+    await connection.close()
+
+
 @pytest.mark.parametrize("made_anew", [True, False])
 def test_a_stream_that_is_deleted_under_way_gets_everything_again(
     own_nats_server: EmbeddedServer, tmp_path: Path, made_anew: bool

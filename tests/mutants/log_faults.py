@@ -56,6 +56,10 @@ FAULTS = (
         ("an outage is told with every try", "        if message not in reported and len(reported) < REPORTED_MAX:", "        if len(reported) < REPORTED_MAX:"),
         ("a damage ends the shipper", "    except (JournalCorruptError, RecordUnreadableError, OSError) as error:\n        return records", "    except (RecordUnreadableError, OSError) as error:\n        return records"),
     )),
+    *faults_of("log/shipper.py", ("tests/contracts/test_shipper_misfortunes.py",), (
+        ("what was acknowledged is taken for stored", "        if count < live.message_count:", "        if False:"),
+        ("a stream that was changed is not looked at again", "        if not self._ready or self._to_confirm:", "        if not self._ready:"),
+    )),
     *faults_of("log/shipped.py", ("tests/contracts/test_shipper_misfortunes.py",), (
         ("what another stream has is taken for granted", "    if not stream or notes.stream != stream:", "    if not stream:"),
         ("a stream that has lost records is believed", "        and note.message_count == counts.get(epoch)\n", ""),
