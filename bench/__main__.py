@@ -29,6 +29,7 @@ TOPICS = (
     "fragments",
     "exchange",
     "restore",
+    "objects",
     "drain",
     "killed",
     "rest",
