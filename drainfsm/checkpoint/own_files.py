@@ -20,7 +20,7 @@ from drainfsm.store.generations import MANIFEST, generation_prefix
 WrittenFiles = Mapping[str, str] | Iterable[str] | None
 """What a saver returns: the names of its files, with or without checksums; None: all it finds."""
 
-_CHECKSUM = re.compile(r"xxh3_128:[0-9a-f]{32}|sha256:[0-9a-f]{64}")
+_CHECKSUM = re.compile(r"xxh3_128:[0-9a-f]{32}|sha256(?:_tree)?:[0-9a-f]{64}")
 
 
 def begin_directory(store: PosixStore, generation_id: str, *, rank: int, shared: bool) -> Path:
@@ -64,7 +64,8 @@ def found_files(directory: Path, said: WrittenFiles) -> dict[str, str]:
         _check_file(directory, name)
         if checksum and not _CHECKSUM.fullmatch(checksum):
             raise SaveFailedError(
-                f"{name}: checksum {checksum!r} is neither xxh3_128:<hex> nor sha256:<hex>"
+                f"{name}: checksum {checksum!r} is not xxh3_128:<hex>, sha256:<hex> or "
+                "sha256_tree:<hex>"
             )
     return names
 

@@ -151,7 +151,7 @@ CHECKPOINT: tuple[Option, ...] = tuple(
     for key, metavar, text, shape in (
         ("every_steps", "N", "periodic save after every N optimizer steps; 0: off", "value"),
         ("every_s", "SECONDS", "periodic save after this many seconds; 0: off", "value"),
-        ("checksum", "ALGORITHM", "of every file while it is written: xxh3_128, sha256", "value"),
+        ("checksum", "ALGORITHM", "of every file: xxh3_128, sha256, sha256_tree", "value"),
         ("verify", "WHAT", "what a restore checks: sizes, checksums", "value"),
         ("on_refused", "WHAT", "if the checkpoint is damaged: fail, fallback to an older", "value"),
         ("reshard", "BOOL", "restore what another number of ranks has saved", "switch"),

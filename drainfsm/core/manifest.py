@@ -32,7 +32,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     size_bytes: int
     checksum: str
-    """``<algorithm>:<lower-case hex>``; the algorithm is ``xxh3_128`` or ``sha256``."""
+    """``<algorithm>:<lower-case hex>``; the algorithm is ``xxh3_128``, ``sha256`` or
+    ``sha256_tree`` (docs/operate.md says what that is)."""
 
     rank: int
     """The rank that wrote it."""

@@ -49,6 +49,7 @@ class Checksum(Word):
 
     XXH3_128 = "xxh3_128"
     SHA256 = "sha256"
+    SHA256_TREE = "sha256_tree"
 
 
 class Verification(Word):

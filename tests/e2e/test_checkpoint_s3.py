@@ -12,7 +12,7 @@ from torch import nn
 from drainfsm.checkpoint import Checkpoint
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import generation_id
-from drainfsm.core.words import Verification
+from drainfsm.core.words import Checksum, Verification
 from drainfsm.errors import ManifestMismatchError
 from drainfsm.store import open_store
 from drainfsm_kit.ranks import RecordedPort, commit_saved
@@ -48,8 +48,10 @@ def job(seed: int) -> nn.Module:
     return nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
 
 
-def save(tmp_path: Path, url: str, model: nn.Module) -> RecordedPort:
-    settings = CheckpointSettings(every_steps=1)
+def save(
+    tmp_path: Path, url: str, model: nn.Module, *, checksum: Checksum = Checksum.XXH3_128
+) -> RecordedPort:
+    settings = CheckpointSettings(every_steps=1, checksum=checksum)
     port = RecordedPort(tmp_path, store_url=url, settings=settings)
     checkpoint = Checkpoint(port, model=model)
     checkpoint.step_done(0)
@@ -57,12 +59,13 @@ def save(tmp_path: Path, url: str, model: nn.Module) -> RecordedPort:
     return port
 
 
+@pytest.mark.parametrize("checksum", [Checksum.XXH3_128, Checksum.SHA256_TREE])
 def test_a_checkpoint_on_s3_is_restored_bit_for_bit_and_verified(
-    proxy: FaultProxy, tmp_path: Path
+    proxy: FaultProxy, tmp_path: Path, checksum: Checksum
 ) -> None:
-    url = f"s3://{BUCKET}/whole"
+    url = f"s3://{BUCKET}/whole-{checksum}"
     saved = job(1)
-    save(tmp_path, url, saved)
+    save(tmp_path, url, saved, checksum=checksum)
     parts = [path for method, path in proxy.requests if method == "PUT" and "partNumber" in path]
     assert len(parts) >= 2, "large files go up in parts"
     store = open_store(url)
@@ -77,7 +80,7 @@ def test_a_checkpoint_on_s3_is_restored_bit_for_bit_and_verified(
     data = bytearray(store.get(name) or b"")
     data[len(data) // 2] ^= 1
     store.put(name, bytes(data))
-    with pytest.raises(ManifestMismatchError, match=r"__0_0_0\.distcp has checksum"):
+    with pytest.raises(ManifestMismatchError, match=rf"__0_0_0\.distcp has checksum {checksum}:"):
         Checkpoint(port, model=again).restore()
 
 
