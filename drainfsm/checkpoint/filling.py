@@ -35,6 +35,8 @@ class Wanted(NamedTuple):
     """Of the item in the file, with all that ``torch.save`` wrote around it."""
 
     item: ReadItem
+    whole: bool = True
+    """All of its bytes are wanted."""
 
     @property
     def end(self) -> int:
@@ -147,6 +149,7 @@ def split(one: Wanted, count: int) -> Iterator[Wanted]:
     for start in range(0, rows, step):
         lengths = torch.Size([min(step, rows - start), *item.lengths[1:]])
         yield one._replace(
+            whole=False,
             item=ReadItem(
                 type=item.type,
                 dest_index=item.dest_index,
@@ -154,7 +157,7 @@ def split(one: Wanted, count: int) -> Iterator[Wanted]:
                 storage_index=item.storage_index,
                 storage_offsets=_shifted(item.storage_offsets, start),
                 lengths=lengths,
-            )
+            ),
         )
 
 

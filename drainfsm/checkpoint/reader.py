@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
 
 from drainfsm.checkpoint.filling import (
+    GAP_BYTES,
     Hashed,
     Plain,
     Resolve,
@@ -36,6 +39,10 @@ READERS = 4
 
 STRETCH_BYTES = 32 << 20
 """A file that is not hashed here is read in stretches of about this size."""
+
+
+AROUND_BYTES = 4 << 10
+"""What ``torch.save`` writes around a tensor is less."""
 
 
 class _Task(NamedTuple):
@@ -90,7 +97,9 @@ class GenerationReader:
         wanted: dict[str, list[Wanted]] = {}
         for item in plan.items:
             stored = metadata.storage_data[item.storage_index]
-            one = Wanted(stored.offset, stored.length, item)
+            one = Wanted(
+                stored.offset, stored.length, item, _is_whole(metadata, item, stored.length)
+            )
             wanted.setdefault(stored.relative_path, []).append(one)
         tasks = list(_tasks(wanted, {entry.name: entry for entry in check}))
         return self._run(tasks, planner.resolve_tensor)
@@ -110,9 +119,9 @@ class GenerationReader:
     def _read(self, task: _Task, resolve: Resolve) -> dict[str, bytes]:
         with self._reading(task.name), self._store.ranges(self._prefix + task.name) as ranges:
             if task.check is None:
-                return fill(Plain(ranges), task.wanted, resolve)
+                return fill(Plain(ranges.ahead(_spans(task.wanted))), task.wanted, resolve)
             algorithm = task.check.checksum.partition(":")[0]
-            source = Hashed(ranges, new_hasher(algorithm))
+            source = Hashed(ranges.ahead([(0, ranges.size_bytes)]), new_hasher(algorithm))
             try:
                 return fill(source, task.wanted, resolve)
             finally:
@@ -169,6 +178,30 @@ def _tasks(wanted: dict[str, list[Wanted]], checks: dict[str, Entry]) -> Iterato
     for name in sorted(wanted.keys() - checks.keys()):
         for stretch in _stretches(by_position(wanted[name])):
             yield _Task(name, stretch, None)
+
+
+def _is_whole(metadata: Metadata, item: ReadItem, length: int) -> bool:
+    """All of the item is wanted, as far as its length tells."""
+    described = metadata.state_dict_metadata[item.storage_index.fqn]
+    if not isinstance(described, TensorStorageMetadata):
+        return True
+    wanted_bytes = math.prod(item.lengths) * described.properties.dtype.itemsize
+    return wanted_bytes + AROUND_BYTES >= length
+
+
+def _spans(wanted: Sequence[Wanted]) -> Iterator[tuple[int, int]]:
+    """What is certainly read, in the order of the file; neighbours are one."""
+    start, end = 0, 0
+    for one in wanted:
+        if not one.whole or one.at < start:
+            continue
+        if one.at - end > GAP_BYTES:
+            if end:
+                yield start, end
+            start = one.at
+        end = max(end, one.end)
+    if end:
+        yield start, end
 
 
 def _stretches(wanted: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Protocol
@@ -31,6 +31,10 @@ class Ranges(Protocol):
         Raises:
             EOFError: the object ends before the view is full.
         """
+
+    def ahead(self, spans: Iterable[tuple[int, int]]) -> Ranges:
+        """The same, for one thread that is going to read these stretches (first byte, and the one
+        after the last), in this order. Where a read takes a while, they are fetched beforehand."""
 
 
 class ObjectStore(Protocol):
@@ -88,9 +92,10 @@ class ObjectStore(Protocol):
             SlotTakenError: something is there already.
         """
 
-    def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
+    def writer(self, name: str, *, size_bytes: int = 0) -> AbstractContextManager[BinaryIO]:
         """Stream a new object below a tree that exists. When the context ends it is durable; if
-        it ends by an exception there is no object."""
+        it ends by an exception there is no object. ``size_bytes``: how large it gets about, so
+        that the store can prepare for it; 0: not known."""
 
     def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
         """A seekable stream of the object.

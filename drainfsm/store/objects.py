@@ -25,7 +25,16 @@ from obstore.store import from_url
 
 from drainfsm.errors import ConfigError, SlotTakenError, StoreError, StoreUnreachableError
 from drainfsm.store.base import TEMPORARY_PREFIX, Ranges, check_name, check_prefix, get_each
-from drainfsm.store.streams import ObjectRanges, RangeReader, Upload
+from drainfsm.store.pace import ANSWER_S_MAX, Pace
+from drainfsm.store.streams import (
+    PART_BYTES,
+    RANGE_BYTES,
+    READ_BYTES,
+    UPLOAD_BYTES,
+    ObjectRanges,
+    RangeReader,
+    Upload,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
@@ -36,9 +45,11 @@ CONTROL_RETRY_S = 5
 DATA_RETRY_S = 120
 """Checkpoint data: a throttling store is waited out; the coordinator gives up sooner if it must."""
 
+DATA_TRIES = 3
+"""A request that gets no answer at all is sent this often."""
+
 CONNECT_S = 5
 CONTROL_ANSWER_S = 10
-DATA_ANSWER_S = 120
 
 
 @contextmanager
@@ -67,7 +78,11 @@ class ObjectsStore:
         """
         self.url = url.rstrip("/")
         self._control = _client(self.url, CONTROL_ANSWER_S, CONTROL_RETRY_S)
-        self._data = _client(self.url, DATA_ANSWER_S, DATA_RETRY_S)
+        self._patient: dict[int, Backend] = {}
+        """For checkpoint data, by how long they wait for an answer."""
+
+        self._writing = Pace(part_bytes=PART_BYTES, flight_bytes=UPLOAD_BYTES)
+        self._reading = Pace(part_bytes=RANGE_BYTES, flight_bytes=READ_BYTES)
         self._one_by_one = _client(
             self.url, CONTROL_ANSWER_S, CONTROL_RETRY_S, disable_bulk_delete=True
         )
@@ -147,9 +162,9 @@ class ObjectsStore:
                 raise SlotTakenError(f"{self.url}/{prefix} is there already; a tree is used once")
 
     @contextmanager
-    def writer(self, name: str) -> Iterator[BinaryIO]:
+    def writer(self, name: str, *, size_bytes: int = 0) -> Iterator[BinaryIO]:
         check_name(name)
-        upload = Upload(self._data, name)
+        upload = Upload(self._connect, name, self._writing, size_bytes)
         with _answering("write", name, self.url):
             try:
                 yield cast(BinaryIO, upload)
@@ -162,17 +177,25 @@ class ObjectsStore:
     def reader(self, name: str) -> Iterator[BinaryIO]:
         check_name(name)
         with _answering("read", name, self.url):
-            size_bytes = obstore.head(self._data, name)["size"]
-            stream = io.BufferedReader(RangeReader(self._data, name, size_bytes))
-            yield cast(BinaryIO, stream)
+            backend = self._connect(ANSWER_S_MAX)
+            size_bytes = obstore.head(backend, name)["size"]
+            yield cast(BinaryIO, io.BufferedReader(RangeReader(backend, name, size_bytes)))
 
     @contextmanager
     def ranges(self, name: str) -> Iterator[Ranges]:
         check_name(name)
         with _answering("read", name, self.url):
-            size_bytes = obstore.head(self._data, name)["size"]
-            with closing(ObjectRanges(self._data, name, size_bytes)) as ranges:
+            size_bytes = obstore.head(self._control, name)["size"]
+            with closing(ObjectRanges(self._connect, name, size_bytes, self._reading)) as ranges:
                 yield ranges
+
+    def _connect(self, answer_s: int) -> Backend:
+        """Times are rounded up to powers of two: a client has connections of its own."""
+        rounded = min(ANSWER_S_MAX, 1 << (answer_s - 1).bit_length())
+        if rounded not in self._patient:
+            retry_s = max(DATA_RETRY_S, DATA_TRIES * rounded)
+            self._patient[rounded] = _client(self.url, rounded, retry_s)
+        return self._patient[rounded]
 
     def _below(self, prefix: str, *, offset: str | None = None) -> Iterator[tuple[str, int]]:
         stream = obstore.list(self._control, prefix=prefix or None, offset=offset)

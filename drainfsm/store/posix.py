@@ -12,7 +12,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -208,7 +208,7 @@ class PosixStore:
         return top
 
     @contextmanager
-    def writer(self, name: str) -> Iterator[BinaryIO]:
+    def writer(self, name: str, *, size_bytes: int = 0) -> Iterator[BinaryIO]:
         path = self._path(name)
         with _answering("write", path):
             stream = path.open("xb", buffering=STREAM_BUFFER_BYTES)
@@ -260,6 +260,10 @@ class _FileRanges:
             if count == 0:
                 raise EOFError(f"the file ends at {offset}")
             offset, view = offset + count, view[count:]
+
+    def ahead(self, spans: Iterable[tuple[int, int]]) -> _FileRanges:
+        """The kernel reads ahead."""
+        return self
 
 
 def _is_private(path: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -73,7 +73,7 @@ class MemoryStore:
         self._trees.add(prefix)
 
     @contextmanager
-    def writer(self, name: str) -> Iterator[BinaryIO]:
+    def writer(self, name: str, *, size_bytes: int = 0) -> Iterator[BinaryIO]:
         stream = io.BytesIO()
         yield stream
         self.put_if_absent(name, stream.getvalue())
@@ -107,6 +107,9 @@ class _BytesRanges:
         if len(found) < len(view):
             raise EOFError("the object ends before the view is full")
         view[:] = found
+
+    def ahead(self, spans: Iterable[tuple[int, int]]) -> _BytesRanges:
+        return self
 
 
 class PutAnswer(enum.Enum):
@@ -200,9 +203,9 @@ class AmbiguousStore:
         self._inner.create_tree(prefix)
 
     @contextmanager
-    def writer(self, name: str) -> Iterator[BinaryIO]:
+    def writer(self, name: str, *, size_bytes: int = 0) -> Iterator[BinaryIO]:
         self._before()
-        with self._inner.writer(name) as stream:
+        with self._inner.writer(name, size_bytes=size_bytes) as stream:
             yield stream
 
     @contextmanager

@@ -388,7 +388,7 @@ class StoreClient:
     def create_tree(self, prefix: str) -> None:
         self._ask(lambda store: store.create_tree(prefix), writes=True)
 
-    def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
+    def writer(self, name: str, *, size_bytes: int = 0) -> AbstractContextManager[BinaryIO]:
         raise AssertionError("ranks write their files by themselves")
 
     def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
