@@ -373,7 +373,7 @@ def test_what_cannot_be_saved_is_refused_at_once(tmp_path: Path) -> None:
     job = Job()
     with pytest.raises(ConfigError, match=r"'loader0' \(list_iterator\) has no state_dict\(\)"):
         Checkpoint(port_in(tmp_path), **job.parts(), loader=[iter([])])
-    with pytest.raises(ConfigError, match="'md5': choose xxh3_128 or sha256"):
+    with pytest.raises(ConfigError, match="'md5': choose xxh3_128, sha256 or sha256_tree"):
         Checkpoint(port_in(tmp_path, settings={"checksum": "md5"}), **job.parts())
     with pytest.raises(ConfigError, match=r"call torch\.distributed\.init_process_group"):
         Checkpoint(port_in(tmp_path, world_size=2), **job.parts())

@@ -156,7 +156,7 @@ def test_only_checksums_find_a_flipped_bit(store: PosixStore, algorithm: str) ->
 
 
 def test_an_unknown_checksum_is_refused(store: PosixStore) -> None:
-    with pytest.raises(ConfigError, match="'md5': choose xxh3_128 or sha256"):
+    with pytest.raises(ConfigError, match="'md5': choose xxh3_128, sha256 or sha256_tree"):
         new_hasher("md5")
 
 
