@@ -25,7 +25,7 @@ from obstore.store import from_url
 
 from drainfsm.errors import ConfigError, SlotTakenError, StoreError, StoreUnreachableError
 from drainfsm.store.base import TEMPORARY_PREFIX, Ranges, check_name, check_prefix, get_each
-from drainfsm.store.pace import ANSWER_S_MAX, Pace
+from drainfsm.store.pace import ANSWER_S_MAX, StorePace
 from drainfsm.store.streams import (
     PART_BYTES,
     RANGE_BYTES,
@@ -81,8 +81,8 @@ class ObjectsStore:
         self._patient: dict[int, Backend] = {}
         """For checkpoint data, by how long they wait for an answer."""
 
-        self._writing = Pace(part_bytes=PART_BYTES, flight_bytes=UPLOAD_BYTES)
-        self._reading = Pace(part_bytes=RANGE_BYTES, flight_bytes=READ_BYTES)
+        self._writing = StorePace(part_bytes=PART_BYTES, flight_bytes=UPLOAD_BYTES)
+        self._reading = StorePace(part_bytes=RANGE_BYTES, flight_bytes=READ_BYTES)
         self._one_by_one = _client(
             self.url, CONTROL_ANSWER_S, CONTROL_RETRY_S, disable_bulk_delete=True
         )

@@ -33,7 +33,7 @@ class Flight(NamedTuple):
     """How long one may take."""
 
 
-class Pace:
+class StorePace:
     """Of all streams in one direction. Several threads may use it at once."""
 
     def __init__(self, *, part_bytes: tuple[int, int], flight_bytes: int) -> None:

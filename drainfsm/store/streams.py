@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import obstore
 
-from drainfsm.store.pace import Pace
+from drainfsm.store.pace import StorePace
 
 if TYPE_CHECKING:
     from obstore import Bytes
@@ -50,7 +50,7 @@ _END = b""
 class Upload(io.RawIOBase):
     """A new object. ``finish`` makes it exist; ``abandon`` leaves nothing, not even parts."""
 
-    def __init__(self, connect: Connect, path: str, pace: Pace, size_bytes: int = 0) -> None:
+    def __init__(self, connect: Connect, path: str, pace: StorePace, size_bytes: int = 0) -> None:
         """``size_bytes``: how large it gets about; 0: not known."""
         super().__init__()
         self._connect = connect
@@ -211,7 +211,7 @@ class ObjectRanges:
 
     piece_bytes = READ_BYTES
 
-    def __init__(self, connect: Connect, path: str, size_bytes: int, pace: Pace) -> None:
+    def __init__(self, connect: Connect, path: str, size_bytes: int, pace: StorePace) -> None:
         self.size_bytes = size_bytes
         self.pace = pace
         self._connect = connect
@@ -244,7 +244,7 @@ class ObjectRanges:
         return data
 
 
-class _Block(NamedTuple):
+class _Fetched(NamedTuple):
     start: int
     end: int
     data: Future[Bytes]
@@ -260,7 +260,7 @@ class _Ahead:
         self._ranges = ranges
         self._flight = ranges.pace.flight()
         self._planned = self._cut(spans)
-        self._blocks: deque[_Block] = deque()
+        self._blocks: deque[_Fetched] = deque()
         self._began = time.monotonic()
         self._done_bytes = 0
 
@@ -283,7 +283,7 @@ class _Ahead:
                 view[:count] = data[at : at + count]
             offset, view = offset + count, view[count:]
 
-    def _block(self, offset: int) -> _Block | None:
+    def _block(self, offset: int) -> _Fetched | None:
         """The one that has this byte; those before it are over."""
         self._fill_up()
         while self._blocks and self._blocks[0].end <= offset:
@@ -302,7 +302,7 @@ class _Ahead:
                     self._ranges.pace.note(self._done_bytes, time.monotonic() - self._began)
                     self._done_bytes = 0
                 return
-            self._blocks.append(_Block(*span, self._ranges.fetch(*span)))
+            self._blocks.append(_Fetched(*span, self._ranges.fetch(*span)))
 
     def _cut(self, spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         for start, end in spans:

@@ -13,7 +13,7 @@ import pytest
 from drainfsm.errors import SlotTakenError, StoreUnreachableError
 from drainfsm.store import CommitLog, open_store, pace
 from drainfsm.store.base import ObjectStore
-from drainfsm.store.pace import Pace
+from drainfsm.store.pace import StorePace
 from drainfsm.store.streams import PART_BYTES as PART_SIZES
 from drainfsm.store.streams import READ_BYTES, UPLOAD_BYTES
 from drainfsm_kit.s3 import BUCKET, Fault, FaultProxy, environment
@@ -196,7 +196,7 @@ def test_a_range_that_fails_is_asked_for_again_and_no_other(
 
 
 def test_what_is_in_flight_follows_from_the_measured_pace() -> None:
-    measured = Pace(part_bytes=PART_SIZES, flight_bytes=UPLOAD_BYTES)
+    measured = StorePace(part_bytes=PART_SIZES, flight_bytes=UPLOAD_BYTES)
     unknown = measured.flight()
     assert unknown == (8 * MIB, 5, pace.ANSWER_S_MAX)
     measured.note(1_000 * MIB, 1.0)
