@@ -29,7 +29,7 @@ SMALL = {
 }
 OTHER = {
     "large": torch.randn(archives.SMALL_BYTES // 4 + 1),
-    "columns": torch.randn(6, 7)[:, 2:4],
+    "columns": torch.randn(600, 700)[:, 2:4],
     "transposed": torch.randn(3, 4).t(),
     "a kind of its own": torch.randn(3).as_subclass(type("Kind", (Tensor,), {})),
     "conjugated": torch.randn(3, dtype=torch.complex64).conj(),
@@ -81,7 +81,8 @@ def test_everything_stands_where_the_frame_says() -> None:
     frame = Frame(stream)
     places = []
     others = [tensor for tensor in OTHER.values() if type(tensor) is Tensor]
-    tensors = [*SMALL.values(), *others, *SMALL.values()]
+    between = [one for other in others for one in (SMALL["row"], other)]
+    tensors = [*SMALL.values(), *between, *SMALL.values()]
     for tensor in tensors:
         began = frame.tell()
         with without_zip_checksums():
