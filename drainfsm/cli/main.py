@@ -91,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up_stdout()
         return EXIT_PIPE
     except OSError as error:
+        if not _has_directory():
+            return _fail("the working directory was removed: go to another one", EXIT_FAILED)
         if error.filename is None:  # of the output, not of a file that was named
             _give_up_stdout()
             return _fail(f"cannot write the output: {error.strerror or error}", EXIT_FAILED)
@@ -105,6 +107,14 @@ def _fail(message: str, code: int) -> int:
         lines = (printable(line, chars_max=4_000) for line in message.splitlines())
         print("drainfsm:", "\n  ".join(lines), file=sys.stderr, flush=True)
     return code
+
+
+def _has_directory() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _give_up_stdout() -> None:

@@ -311,3 +311,19 @@ def test_secrets_on_the_command_line_are_warned_of(
     told = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ")[2] for line in told] == variables
     assert "u:p" not in "".join(told)
+
+
+@pytest.mark.parametrize("command", [["plan", "--bytes", "1GB"], ["doctor", "--job", "llm"]])
+def test_a_working_directory_that_was_removed_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(command) == 1
+    assert capsys.readouterr().err == (
+        "drainfsm: the working directory was removed: go to another one\n"
+    )
