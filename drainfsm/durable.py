@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from pathlib import Path
 
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF})
 """What fsync of a directory raises on file systems that cannot do it (CIFS, some FUSE)."""
+
+
+_KEEP_SIZE = 1
+"""FALLOC_FL_KEEP_SIZE of fallocate(2)."""
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def sync_directory(path: Path) -> None:
@@ -20,6 +27,23 @@ def sync_directory(path: Path) -> None:
             raise
     finally:
         os.close(fd)
+
+
+def preallocate(fd: int, size_bytes: int) -> None:
+    """Take room for so much before it is written: a disk that is too full says so at once. The
+    file's length stays. Does nothing on file systems that cannot do it.
+
+    posix_fallocate would write to every block where the file system cannot.
+
+    Raises:
+        OSError: there is no room, or no quota for it.
+    """
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if fallocate is None:
+        return
+    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    if fallocate(fd, _KEEP_SIZE, 0, size_bytes) and ctypes.get_errno() in _NO_ROOM:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def make_directory(path: Path) -> None:

@@ -73,10 +73,14 @@ class GenerationFiles(FileSystemBase):
         self._lock = threading.Lock()
 
     @contextmanager
-    def create_stream(self, path: Any, mode: str) -> Generator[io.IOBase, None, None]:
+    def create_stream(
+        self, path: Any, mode: str, *, size_bytes: int = 0
+    ) -> Generator[io.IOBase, None, None]:
+        """``size_bytes``: how large it gets about; 0: not known."""
         if mode != "wb":
             raise AssertionError("a restore reads the store itself")
-        with self._store.writer(f"{self._prefix}{path}") as raw:
+        name = f"{self._prefix}{path}"
+        with self._store.writer(name, size_bytes=size_bytes) as raw:
             stream = HashingStream(raw, new_hasher(self._algorithm), self._proceed)
             with without_zip_checksums():
                 yield stream

@@ -16,6 +16,14 @@ from torch.distributed.checkpoint.planner import WriteItem
 from drainfsm.checkpoint.memory import free_host_bytes
 from drainfsm.errors import NoRoomError
 
+BESIDE_BYTES = 128 << 20
+"""Of a rank, beside what it stages: streams to an object store hold 60 MiB each, and pages of files
+that are on their way to the disk cannot be given up. A cgroup that leaves no more than 36 MiB for
+them kills (measured). A share that is smaller takes no more than its own size."""
+
+ITEM_BYTES = 5_400
+"""Of a rank, for each of its items: plans, names and tensors' own objects (measured)."""
+
 
 class Room(NamedTuple):
     """What one rank can say about the memory that a save would take."""
@@ -47,10 +55,11 @@ def room_for(state: dict[str, object], *, held_bytes: int, copy: bool) -> Room:
 
 def staged_bytes(share: Sequence[WriteItem], room: Room, sizes: Sequence[int]) -> int:
     """How much more memory this share takes. ``sizes``: of its items."""
-    wanted = sum(
+    copied = sum(
         size for item, size in zip(share, sizes, strict=True) if item.index.fqn not in room.in_place
     )
-    return max(0, wanted - room.held_bytes)
+    beside = min(BESIDE_BYTES, sum(sizes))
+    return max(0, copied - room.held_bytes) + beside + ITEM_BYTES * len(sizes)
 
 
 def check_room(rooms: Sequence[Room], needed_bytes: Sequence[int]) -> None:
@@ -66,8 +75,8 @@ def check_room(rooms: Sequence[Room], needed_bytes: Sequence[int]) -> None:
         needed = sum(needed_bytes[rank] for rank in ranks)
         if known and needed > min(known):
             raise NoRoomError(
-                f"staging needs {needed} bytes of host memory on {host} (rank(s) {_listed(ranks)}),"
-                f" and {min(known)} bytes are free: nothing was staged",
+                f"the save needs {needed} bytes of host memory on {host} "
+                f"(rank(s) {_listed(ranks)}), and {min(known)} bytes are free: nothing was written",
                 host=host,
                 needed_bytes=needed,
                 free_bytes=min(known),

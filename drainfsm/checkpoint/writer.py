@@ -55,7 +55,8 @@ class GenerationWriter(FileSystemWriter):
         self, name: str, items: list[WriteItem], planner: SavePlanner
     ) -> list[WriteResult]:
         results: list[WriteResult] = []
-        with self.fs.create_stream(name, "wb") as stream:
+        size_bytes = sum(map(item_bytes, items))
+        with self.fs.create_stream(name, "wb", size_bytes=size_bytes) as stream:
             frame = Frame(stream)
             for item in items:
                 began = frame.tell()

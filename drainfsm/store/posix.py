@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from drainfsm.durable import Directories, sync_directory, write_synced
+from drainfsm.durable import Directories, preallocate, sync_directory, write_synced
 from drainfsm.errors import ConfigError, SlotTakenError, StoreError, StoreUnreachableError
 from drainfsm.store.base import TEMPORARY_PREFIX, Ranges, check_name, check_prefix
 
@@ -214,8 +214,12 @@ class PosixStore:
             stream = path.open("xb", buffering=STREAM_BUFFER_BYTES)
             try:
                 with stream:
+                    if size_bytes:
+                        preallocate(stream.fileno(), size_bytes)
                     yield stream
                     stream.flush()
+                    if 0 < stream.tell() < size_bytes:
+                        os.ftruncate(stream.fileno(), stream.tell())  # gives back what is over
                     os.fsync(stream.fileno())
             except BaseException:
                 path.unlink(missing_ok=True)

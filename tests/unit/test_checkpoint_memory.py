@@ -12,13 +12,16 @@ from torch import nn
 
 from drainfsm.checkpoint import Checkpoint, memory
 from drainfsm.checkpoint.memory import free_host_bytes
-from drainfsm.checkpoint.room import Room, check_room
+from drainfsm.checkpoint.room import ITEM_BYTES, Room, check_room
 from drainfsm.core.events import MemoryShortage
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.errors import NoRoomError
 from drainfsm_kit.ranks import RecordedPort
 
 KIB = 1_024
+SHARE_BYTES = 2 * 256 * KIB + 1_024
+"""Of the second save: weight and buffer of 256 x 256, and a bias of 256. Random states are its
+fourth item."""
 
 
 def machine(tmp_path: Path, files: dict[str, str]) -> Path:
@@ -99,7 +102,7 @@ def test_ranks_of_one_host_are_added_up_and_hosts_are_not() -> None:
 
 
 def job(tmp_path: Path, *, free_kib: int, monkeypatch: pytest.MonkeyPatch) -> RecordedPort:
-    """Three periodic saves, for the second of which there is no memory, and a drain without any."""
+    """Three periodic saves, for the second of which there is no memory, and a drain with little."""
     plenty = machine(tmp_path / "plenty", meminfo(999_999))
     little = machine(tmp_path / "little", meminfo(free_kib))
     settings = CheckpointSettings(every_steps=1)
@@ -119,12 +122,14 @@ def job(tmp_path: Path, *, free_kib: int, monkeypatch: pytest.MonkeyPatch) -> Re
 def test_a_save_without_room_fails_with_both_numbers_and_stages_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = job(tmp_path, free_kib=255, monkeypatch=monkeypatch)
+    needed_bytes = 256 * KIB + SHARE_BYTES + 4 * ITEM_BYTES
+    free_kib = needed_bytes // KIB - 1
+    port = job(tmp_path, free_kib=free_kib, monkeypatch=monkeypatch)
     (failed,) = port.of("failed")
-    assert "staging needs 262144 bytes of host memory" in failed.reason
-    assert f"and {255 * KIB} bytes are free: nothing was staged" in failed.reason
+    assert f"the save needs {needed_bytes} bytes of host memory" in failed.reason
+    assert f"and {free_kib * KIB} bytes are free: nothing was written" in failed.reason
     assert failed.memory == MemoryShortage(
-        host=socket.gethostname(), needed_bytes=256 * KIB, free_bytes=255 * KIB
+        host=socket.gethostname(), needed_bytes=needed_bytes, free_bytes=free_kib * KIB
     )
     began = [report.generation_id for report in port.of("began")]
     assert failed.generation_id == began[1]
@@ -138,5 +143,6 @@ def test_buffers_from_the_save_before_are_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what the second save has more than the first must be free."""
-    port = job(tmp_path, free_kib=256, monkeypatch=monkeypatch)
+    needed_bytes = 256 * KIB + SHARE_BYTES + 4 * ITEM_BYTES
+    port = job(tmp_path, free_kib=needed_bytes // KIB + 1, monkeypatch=monkeypatch)
     assert port.of("failed") == []

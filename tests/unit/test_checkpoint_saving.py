@@ -166,7 +166,7 @@ class Gate:
         writer = PosixStore.writer
 
         @contextmanager
-        def gated(store: PosixStore, name: str) -> Iterator[BinaryIO]:
+        def gated(store: PosixStore, name: str, *, size_bytes: int = 0) -> Iterator[BinaryIO]:
             self.count += 1
             self.reached.set()
             assert self.open.wait(WAIT_S_MAX)
@@ -279,7 +279,7 @@ def test_an_error_in_any_thread_fails_the_save(
     writer = PosixStore.writer
 
     @contextmanager
-    def fail(store: PosixStore, name: str) -> Iterator[BinaryIO]:
+    def fail(store: PosixStore, name: str, *, size_bytes: int = 0) -> Iterator[BinaryIO]:
         with writer(store, name) as stream:
             if name.endswith(failing):
                 raise OSError(28, "No space left on device")

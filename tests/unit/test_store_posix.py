@@ -66,6 +66,36 @@ def test_a_file_system_without_space_is_reported(tmp_path: Path) -> None:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+def test_a_disk_that_is_too_full_says_so_before_anything_is_written(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("cannot mount a small file system")
+    try:
+        store = PosixStore(tmp_path)
+        store.create_tree("generations/g1/")
+        began = False
+        with (
+            pytest.raises(StoreUnreachableError, match="No space left on device"),
+            store.writer("generations/g1/x", size_bytes=8 << 20),
+        ):
+            began = True
+        assert not began
+        assert all_files(tmp_path) == []
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_room_that_was_taken_and_not_needed_is_given_back(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path)
+    store.create_tree("generations/g1/")
+    path = tmp_path / "generations/g1/x"
+    with store.writer("generations/g1/x", size_bytes=16 << 20) as stream:
+        stream.write(b"x" * 100_000)
+        assert path.stat().st_size in (0, 100_000), "its length is what was written"
+    assert path.stat().st_size == 100_000
+    assert path.stat().st_blocks * 512 < 1 << 20
+
+
 def test_a_link_that_was_made_although_the_answer_says_exists_counts(tmp_path: Path) -> None:
     """NFS: the request was sent twice, and the second one found the link of the first."""
 
