@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from bench.processes import peak_begins_mib, resident_mib
 from drainfsm.checkpoint import Checkpoint
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
@@ -164,13 +166,12 @@ class Job:
         )
 
     def _watch(self) -> None:
-        self._before = _memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        self._before = peak_begins_mib()
 
     def _watched(self, name: str) -> None:
         """The peak beyond what was there before: the share itself is in the parameters."""
-        beyond = max(0, _memory("VmHWM") - self._before)
-        self.peak[name] = max(self.peak.get(name, 0.0), beyond / (1 << 20))
+        beyond = resident_mib(os.getpid(), "VmHWM") - self._before
+        self.peak[name] = max(self.peak.get(name, 0.0), beyond)
 
     def _begin(self) -> float:
         dist.barrier()
@@ -179,13 +180,6 @@ class Job:
     def _over(self, began: float) -> float:
         dist.barrier()
         return time.perf_counter() - began
-
-
-def _memory(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1_024
-    raise AssertionError(f"no {name}")
 
 
 def cases(

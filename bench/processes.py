@@ -29,6 +29,13 @@ def resident_mib(pid: int, field: str = "VmRSS") -> float:
     return 0.0
 
 
+def peak_begins_mib() -> float:
+    """What this process holds now; its ``VmHWM`` begins anew."""
+    now = resident_mib(os.getpid())
+    Path("/proc/self/clear_refs").write_text("5")
+    return now
+
+
 def children(pid: int) -> list[int]:
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):

@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from bench.processes import peak_begins_mib, resident_mib
 from drainfsm.checkpoint import Checkpoint
 from drainfsm.checkpoint.filling import memory_of
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
@@ -173,13 +174,13 @@ class Job:
         )
         checkpoint = Checkpoint(port, model=self.model, optimizer=self.optimizer)
         dist.barrier()
-        before = _memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = peak_begins_mib()
         began = time.perf_counter()
         assert checkpoint.restore() == STEP + 1
         took = self._over(began)
         parameters = sum(_local(p).nbytes for p in self.model.parameters())
-        self.peak_share = (_memory("VmHWM") - before + parameters) / self.share_bytes
+        taken = (resident_mib(os.getpid(), "VmHWM") - before) * (1 << 20)
+        self.peak_share = (taken + parameters) / self.share_bytes
         return took
 
     def cold(self, case: Callable[[], float]) -> float:
@@ -206,13 +207,6 @@ class Job:
 
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _memory(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1_024
-    raise AssertionError(f"no {name}")
 
 
 def cases(
