@@ -36,7 +36,7 @@ FAULTS = (
         ("a share that was staged early is written by another plan", "            elif self._early.items != agreed.share.items:", "            elif False:"),
         ("a coordinator that knows nothing hears only of changes", "report_in_full=not known.places.known", "report_in_full=False"),
     )),
-    *faults_of("checkpoint/agreed.py", AGREED, (
+    *faults_of("checkpoint/agreed.py", ("tests/unit/test_checkpoint_agreed.py", *AGREED), (
         ("a plan outlives the shape that it was for", " or self.last.shape != shape", ""),
         ("the type of a tensor is no part of its shape", "parts.append((key, value.size(), value.dtype))", "parts.append((key, value.size()))"),
         ("an object that moved stays where it was", "if not _same(now, before)", "if False"),
