@@ -100,7 +100,7 @@ FAULTS = (
         ("an MPI counts before torchrun", "    if TORCHRUN.rank in environ:\n        return _read(TORCHRUN, environ)\n", ""),
     )),
     *faults_of("runtime/rank/finding.py", PLACEMENT, (
-        ("any process of that number is the agent", 'return str(path) if struct.unpack("3i", peer)[0] == pid else ""', "return str(path)"),
+        ("any process of that number is the agent", 'return str(path) if peer_pid == pid else ""', "return str(path)"),
         ("an agent above one that is not wanted is found", '        if theirs.get(SOCKET_VARIABLE) == "":\n            return environ\n', ""),
         ("who was started without the variables has children without them", "            if environ is os.environ:", "            if False:"),
     )),

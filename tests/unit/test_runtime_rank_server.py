@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import stat
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ import pytest
 from drainfsm.runtime.agent import rank_server
 from drainfsm.runtime.agent.rank_server import RankServer
 from drainfsm.runtime.wire import rank_messages as m
-from drainfsm.runtime.wire.frames import encode_frame
+from drainfsm.runtime.wire.frames import encode_frame, peer_of
 
 ASKED = m.TakeBack(source="operator", native_id="1", reason="")
 
@@ -46,11 +47,9 @@ async def answered(path: Path) -> bool:
 def test_the_kernel_is_asked_whose_process_connects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, let_in: bool
 ) -> None:
-    asked = rank_server._peer
-
-    def peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
-        assert asked(writer) == (os.getpid(), os.getuid())
+    def peer(connection: socket.socket) -> tuple[int, int]:
+        assert peer_of(connection) == (os.getpid(), os.getuid())
         return os.getpid(), uid
 
-    monkeypatch.setattr(rank_server, "_peer", peer)
+    monkeypatch.setattr(rank_server, "peer_of", peer)
     assert asyncio.run(answered(tmp_path / "agent.sock")) is let_in

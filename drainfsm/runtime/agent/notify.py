@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,12 +13,9 @@ from drainfsm.errors import AgentUnreachableError, NoticeRejectedError, Protocol
 from drainfsm.runtime import paths
 from drainfsm.runtime.agent.notices import ANSWER_S
 from drainfsm.runtime.wire import rank_messages as m
-from drainfsm.runtime.wire.frames import Codec, encode_frame, receive
+from drainfsm.runtime.wire.frames import Codec, encode_frame, peer_of, receive
 
 SLACK_S = 5.0
-
-_PEER = struct.Struct("3i")
-"""``struct ucred``: pid, uid, gid."""
 
 
 def give_notice(state_dir: Path, *, job: str, notice: Notice, node_rank: int | None = None) -> str:
@@ -61,8 +57,7 @@ def agents_here(state_dir: Path, *, job: str, node_rank: int | None = None) -> l
         if connection is None:
             continue
         with connection:
-            ucred = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        pid, *_ = _PEER.unpack(ucred)  # of who listens; 0: in another pid namespace
+            pid, _ = peer_of(connection)
         try:
             found.append(os.pidfd_open(pid))
         except ProcessLookupError:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
-import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -16,11 +14,8 @@ from drainfsm.runtime.agent.local_ranks import LocalRanks
 from drainfsm.runtime.agent.local_start import LocalStart
 from drainfsm.runtime.processes.exit_codes import describe_exit, watch_exit
 from drainfsm.runtime.wire import rank_messages as m
-from drainfsm.runtime.wire.frames import Codec
+from drainfsm.runtime.wire.frames import Codec, peer_of
 from drainfsm.runtime.wire.streams import read_message, write_message
-
-_PEER = struct.Struct("3i")
-"""``struct ucred``: pid, uid, gid (unix(7))."""
 
 LAST_WORDS_S = 0.5
 """Between the end of a rank's connection and its exit code: it is sooner, or the rank lives on."""
@@ -71,7 +66,7 @@ class RankServer:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections[writer] = None
         try:
-            pid, uid = _peer(writer)
+            pid, uid = peer_of(writer.get_extra_info("socket"))
             if uid not in (os.getuid(), 0):
                 return
             first = await read_message(reader, self._codec)
@@ -132,10 +127,3 @@ class RankServer:
                 self._ranks.gone(rank, send, how="closed its connection")
                 if not watched:
                     self._ends.rank_ended(rank, attach.incarnation, None)
-
-
-def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
-    connection: socket.socket = writer.get_extra_info("socket")
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    pid, uid, _ = _PEER.unpack(data)
-    return pid, uid

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from drainfsm.runtime.config import RANK_VARIABLES, SIGNALS
 from drainfsm.runtime.paths import socket_of
 from drainfsm.runtime.wire.environment import SIGNALS_VARIABLE, SOCKET_VARIABLE
+from drainfsm.runtime.wire.frames import peer_of
 
 log = logging.getLogger("drainfsm.rank")
 PROC = Path("/proc")
@@ -64,10 +64,10 @@ def _own_socket(pid: int, environ: Mapping[str, str]) -> str:
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
-            peer = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            peer_pid, _ = peer_of(probe)
         except OSError:
             return ""
-    return str(path) if struct.unpack("3i", peer)[0] == pid else ""
+    return str(path) if peer_pid == pid else ""
 
 
 def _environ_of(pid: int) -> dict[str, str]:

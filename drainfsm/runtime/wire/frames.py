@@ -19,8 +19,19 @@ HANDSHAKE_BYTES_MAX = 4 << 10
 """Limit until a peer has shown that it knows the job token."""
 
 HEADER = struct.Struct(">I")
+_UCRED = struct.Struct("3i")
+"""``struct ucred``: pid, uid, gid (unix(7))."""
+
 M = TypeVar("M")
 _encoder = msgspec.msgpack.Encoder()
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Pid and uid of who is at the other end of a Unix socket (of a server: who listens). The pid
+    is 0 where it cannot be seen from here."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, _ = _UCRED.unpack(data)
+    return pid, uid
 
 
 def encode_frame(message: msgspec.Struct) -> bytes:
