@@ -104,10 +104,11 @@ def agent_socket(state_dir: Path, *, job: str, node_rank: int) -> Path:
     return socket_dir() / f"{_key(state_dir, job)}-{node_rank}-{os.getpid()}.sock"
 
 
-def socket_of(pid: int, environ: Mapping[str, str]) -> Path | None:
-    """Of the agent that is that process, started with ``environ``; None: it is none."""
+def sockets_of(pid: int, environ: Mapping[str, str]) -> list[Path]:
+    """Of the agent that is that process, started with ``environ``, and of those that were killed
+    when the number was theirs: what they leave is nobody's to remove."""
     found = _short(os.getuid(), environ).glob(f"*-{pid}.sock")
-    return next((path for path in found if path.is_socket()), None)
+    return [path for path in found if path.is_socket()]
 
 
 def _control_link(state_dir: Path, *, job: str, node_rank: int) -> Path:

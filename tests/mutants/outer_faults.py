@@ -100,7 +100,8 @@ FAULTS = (
         ("an MPI counts before torchrun", "    if TORCHRUN.rank in environ:\n        return _read(TORCHRUN, environ)\n", ""),
     )),
     *faults_of("runtime/rank/finding.py", PLACEMENT, (
-        ("any process of that number is the agent", 'return str(path) if peer_pid == pid else ""', "return str(path)"),
+        ("any process of that number is the agent", "if _listener(path) == pid)", "if _listener(path) is not None)"),
+        ("what a killed agent left hides the agent", "sockets_of(pid, environ) if", "sockets_of(pid, environ)[:1] if"),
         ("an agent above one that is not wanted is found", '        if theirs.get(SOCKET_VARIABLE) == "":\n            return environ\n', ""),
         ("who was started without the variables has children without them", "            if environ is os.environ:", "            if False:"),
     )),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,6 @@ import pytest
 from drainfsm.errors import ConfigError
 from drainfsm.runtime import paths
 from drainfsm.runtime.agent.local_ranks import LocalRanks
-from drainfsm.runtime.rank.finding import with_agent
 from drainfsm.runtime.rank.placement import Placement, placed_outside, placement_of
 from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.environment import OUTSIDE_VARIABLE
@@ -118,21 +119,43 @@ def test_above_a_process_that_wants_none_nobody_looks() -> None:
     assert '"DRAINFSM_SOCKET": null' in looked(*inner, DRAINFSM_SOCKET="/a/b")
 
 
+@pytest.fixture
+def own_socket(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Where an agent of a job would listen, if it were this process."""
+    made = []
+
+    def place(job: str) -> str:
+        made.append(paths.agent_socket(tmp_path, job=job, node_rank=0))
+        return str(made[-1])
+
+    yield place
+    for path in made:
+        path.unlink()
+
+
 def test_a_socket_of_another_agent_with_the_same_process_id_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    own_socket: Callable[[str], str],
 ) -> None:
     """Containers that share /tmp all have a process 1."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    stale = paths.socket_dir() / f"0123456789abcdef-0-{os.getppid()}.sock"
-    with subprocess.Popen(
-        [sys.executable, "-c", LISTENS, str(stale)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-    ) as other:
+    command = [sys.executable, "-c", LISTENS, own_socket("theirs")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        assert paths.socket_of(os.getppid(), {"XDG_RUNTIME_DIR": str(tmp_path)}) == stale
-        environ = {name: text for name, text in os.environ.items() if "DRAINFSM" not in name}
-        assert "DRAINFSM_SOCKET" not in with_agent(environ)
+        assert '"DRAINFSM_SOCKET": null' in looked()
         other.communicate()
+
+
+def test_an_agent_is_found_beside_what_killed_ones_of_its_process_id_have_left(
+    own_socket: Callable[[str], str],
+) -> None:
+    """Process ids come again, and the socket of an agent that was killed stays."""
+    for number in range(16):
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(own_socket(f"killed-{number}"))
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(path := own_socket("running"))
+        agent.listen()
+        assert f'"DRAINFSM_SOCKET": "{path}"' in looked()
 
 
 LISTENS = """

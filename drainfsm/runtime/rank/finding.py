@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from drainfsm.runtime.config import RANK_VARIABLES, SIGNALS
-from drainfsm.runtime.paths import socket_of
+from drainfsm.runtime.paths import sockets_of
 from drainfsm.runtime.wire.environment import SIGNALS_VARIABLE, SOCKET_VARIABLE
 from drainfsm.runtime.wire.frames import peer_of
 
@@ -57,17 +57,17 @@ def _above(pid: int) -> Iterator[int]:
 
 def _own_socket(pid: int, environ: Mapping[str, str]) -> str:
     """Of the agent that this process is. Its id alone would not do: another container that shares
-    the folder of sockets has processes of the same ids."""
-    path = socket_of(pid, environ)
-    if path is None:
-        return ""
+    the folder of sockets has processes of the same ids, and so had agents that were killed."""
+    return next((str(path) for path in sockets_of(pid, environ) if _listener(path) == pid), "")
+
+
+def _listener(path: Path) -> int | None:
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
-            peer_pid, _ = peer_of(probe)
+            return peer_of(probe)[0]
         except OSError:
-            return ""
-    return str(path) if peer_pid == pid else ""
+            return None
 
 
 def _environ_of(pid: int) -> dict[str, str]:
