@@ -128,7 +128,7 @@ class Session:
         load: Callable[[Path, int], object],
         shared: bool = False,
         saver: str = "own",
-        save_bytes: int = 0,
+        save_bytes: float = 0,
     ) -> OwnCheckpoint:
         """A checkpoint for a job that writes its files itself; torch is not needed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 from torch import nn
@@ -98,6 +99,7 @@ class Checkpoint:
         Raises:
             NotRestoredError: the committed generation holds this step already.
         """
+        step = index(step)
         self._progress.done(step)
         if self._port.step_done(step):
             self._progress.leaves()

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import index
 from pathlib import Path
 
 from drainfsm.checkpoint.gate import (
@@ -68,7 +69,7 @@ class OwnCheckpoint:
         load: Loader,
         shared: bool = False,
         saver: str = "own",
-        save_bytes: int = 0,
+        save_bytes: float = 0,
     ) -> None:
         """``saver``: name of the format; a generation of another one is not loaded.
         ``save_bytes``: about how much this rank writes, for the first drain's decision.
@@ -99,7 +100,7 @@ class OwnCheckpoint:
         self._checksum = available(port.settings.checksum)  # a wrong name is found here
         self._store = store
         if save_bytes:
-            port.declare_size(save_bytes)
+            port.declare_size(round(save_bytes))
         port.on_save(self._drain)
         port.on_quiesced(self._wait)
         port.on_close(self._finish)
@@ -148,6 +149,7 @@ class OwnCheckpoint:
         Raises:
             NotRestoredError: the committed generation holds this step already.
         """
+        step = index(step)
         self._progress.done(step)
         if self._port.step_done(step):
             self._progress.leaves()

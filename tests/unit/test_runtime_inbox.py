@@ -8,6 +8,7 @@ import threading
 
 from drainfsm.runtime.rank.inbox import Inbox
 from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.wire.frames import encode_frame
 
 
 class Reactions:
@@ -15,13 +16,17 @@ class Reactions:
         self.gone = threading.Event()
         self.sampled = threading.Event()
 
+        self.why = ""
+
     def on_order(self, order: m.ToRank) -> None:
-        pass
+        if isinstance(order, m.Refused):
+            raise TypeError(order.reason)
 
     def sample(self) -> None:
         self.sampled.set()
 
-    def on_agent_gone(self) -> None:
+    def on_agent_gone(self, why: str) -> None:
+        self.why = why
         self.gone.set()
 
 
@@ -33,6 +38,16 @@ def test_a_script_that_closes_all_that_is_open_does_not_train_on_unled() -> None
         Inbox(ours, reactions).start()
         os.close(ours.fileno())
         assert reactions.gone.wait(60)
+
+
+def test_whatever_ends_the_thread_the_rank_is_not_deaf_for_ever() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        reactions = Reactions()
+        Inbox(ours, reactions).start()
+        theirs.sendall(encode_frame(m.Refused(reason="not an order")))
+        assert reactions.gone.wait(60)
+        assert "TypeError('not an order')" in reactions.why
 
 
 def test_an_agent_that_is_silent_has_the_step_looked_at_and_is_left_without_a_word() -> None:

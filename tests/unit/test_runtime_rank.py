@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 import pytest
 
@@ -304,6 +305,51 @@ def test_a_rank_answers_while_its_main_thread_is_busy(agent: FakeAgent) -> None:
     assert agent.hear(m.Position).step == -1
 
 
+class Index:
+    """A number of numpy, or an integer tensor."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+    def __sub__(self, other: int) -> Index:
+        return Index(self.value - other)
+
+    def __rfloordiv__(self, other: int) -> Index:
+        return Index(other // self.value)
+
+
+def test_steps_may_be_counted_in_numbers_of_numpy(agent: FakeAgent) -> None:
+    for step in range(8):
+        assert not agent.session.step_done(step)
+    agent.session.step_done(cast(int, Index(8)))
+    agent.order(m.Ask())
+    assert agent.hear(m.Position).step == 8
+    agent.order(m.Leave(at_step=9))
+    while not agent.session.draining:
+        time.sleep(0.01)
+    assert agent.session.step_done(cast(int, Index(9)))
+
+
+def test_a_step_that_is_no_whole_number_is_the_scripts_mistake(agent: FakeAgent) -> None:
+    with pytest.raises(TypeError, match="float"):
+        agent.session.step_done(cast(int, 0.5))
+
+
+def test_a_phase_that_lasts_for_ever_and_is_named_by_a_file_has_no_expected_end(
+    agent: FakeAgent,
+) -> None:
+    with agent.session.phase("eval of \udcff", expected_s=float("inf")):
+        agent.order(m.Ask())
+        position = agent.hear(m.Position)
+        assert (position.phase, position.phase_left_ms) == ("eval of \\udcff", None)
+    with agent.session.phase(cast(str, None)):
+        agent.order(m.Ask())
+        assert agent.hear(m.Position).phase == "None"
+
+
 def test_a_restored_rank_stands_at_the_step_of_its_checkpoint() -> None:
     target = RestoreTarget(generation_id="g", manifest_digest="d", step=41, world_size=8)
     fake = FakeAgent(
@@ -373,6 +419,17 @@ session = RankSession(m.Attached(rank=0, world_size=1, job_id="j", epoch=1, stor
 theirs.close()
 time.sleep(60)
 """
+
+
+def test_a_rank_that_its_agent_cannot_understand_says_why_and_is_not_started_again() -> None:
+    refusing = LONELY.replace(
+        "theirs.close()",
+        "from drainfsm.runtime.wire.frames import encode_frame\n"
+        "theirs.sendall(encode_frame(m.Refused(reason='got a float')))\ntheirs.close()",
+    )
+    done = subprocess.run([sys.executable, "-c", refusing], capture_output=True, timeout=JOIN_S)
+    assert done.returncode == 1
+    assert b"refused what this rank says: got a float" in done.stderr
 
 
 def test_a_rank_whose_agent_died_ends_by_itself() -> None:

@@ -11,9 +11,12 @@ from typing import Any, cast
 
 import pytest
 
+from drainfsm.errors import ConfigError
 from drainfsm.runtime.agent import rank_server
 from drainfsm.runtime.agent.rank_server import RankServer
+from drainfsm.runtime.rank.attach import attach_session
 from drainfsm.runtime.wire import rank_messages as m
+from drainfsm.runtime.wire.environment import SOCKET_VARIABLE
 from drainfsm.runtime.wire.frames import encode_frame, peer_of
 
 ASKED = m.TakeBack(source="operator", native_id="1", reason="")
@@ -39,6 +42,26 @@ async def answered(path: Path) -> bool:
         return False
     finally:
         await server.close()
+
+
+def test_who_says_what_cannot_be_understood_is_told_why(tmp_path: Path) -> None:
+    """A script that takes its rank from the environment as it is, and gives text."""
+    none = cast(Any, None)
+
+    async def attached() -> None:
+        server = RankServer(none, start=none, call=none, ends=none, warn=print)
+        await server.listen(tmp_path / "agent.sock")
+        try:
+            await asyncio.to_thread(
+                attach_session,
+                rank=cast(int, "0"),
+                environ={SOCKET_VARIABLE: str(tmp_path / "agent.sock")},
+            )
+        finally:
+            await server.close()
+
+    with pytest.raises(ConfigError, match=r"got `str` - at `\$.rank`"):
+        asyncio.run(attached())
 
 
 @pytest.mark.parametrize(

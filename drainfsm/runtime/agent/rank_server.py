@@ -80,6 +80,7 @@ class RankServer:
                     pass
         except (ProtocolError, ConnectionError) as error:
             self._warn(f"a process on the agent's socket: {error}")
+            write_message(writer, m.Refused(reason=str(error)))
         finally:
             self._connections.pop(writer, None)
             writer.close()

@@ -22,7 +22,7 @@ JOIN_S = 1.0
 class Reactions(Protocol):
     def on_order(self, order: m.ToRank) -> None: ...
     def sample(self) -> None: ...
-    def on_agent_gone(self) -> None: ...
+    def on_agent_gone(self, why: str) -> None: ...
 
 
 class Inbox:
@@ -50,13 +50,16 @@ class Inbox:
         limit = struct.pack("@ll", 0, SAMPLE_MS * 1_000)
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         frames: FrameBuffer[m.ToRank] = FrameBuffer(Codec(m.ToRank))
+        why = "the agent is gone"
         try:
             self._receive(frames)
+        except Exception as error:  # without this thread the rank would train on alone
+            why = f"its orders can no longer be taken: {error!r}"
         finally:
             with contextlib.suppress(OSError):  # the script may have closed all that was open
                 self._connection.close()
         if not self._stopped:
-            self._reactions.on_agent_gone()
+            self._reactions.on_agent_gone(why)
 
     def _receive(self, frames: FrameBuffer[m.ToRank]) -> None:
         """Until the connection ends."""

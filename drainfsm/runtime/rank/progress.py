@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 
 import msgspec
 
@@ -100,9 +101,9 @@ class LearnedPhases:
 
     def begin(self, name: str, *, expected_s: float | None) -> OpenPhase:
         expected_ms = self._longest_ms.get(name)
-        if expected_s is not None:
+        if expected_s is not None and isfinite(expected_s):
             expected_ms = max(expected_ms or 0, round(expected_s * 1_000))
-        return OpenPhase(name=name, since_ms=monotonic_ms(), expected_ms=expected_ms)
+        return OpenPhase(name=str(name), since_ms=monotonic_ms(), expected_ms=expected_ms)
 
     def end(self, phase: OpenPhase) -> None:
         took_ms = monotonic_ms() - phase.since_ms

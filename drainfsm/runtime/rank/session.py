@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from operator import index
 
 from drainfsm.core.events import HealthyStepReached
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget, SaveOrder
@@ -63,6 +64,7 @@ class RankSession(Reports):
         self._steps_seen = 0
         self._times = StepTimes(step=self.last_step)
         self._aborted: set[str] = set()
+        self._refused = ""
         self._quiesced: list[Callable[[], None]] = []
         self._closing: list[Callable[[], None]] = []
         self._save: Callable[[SaveOrder], None] | None = None
@@ -85,6 +87,7 @@ class RankSession(Reports):
         return False
 
     def _at_boundary(self, step: int) -> bool:
+        step = index(step)  # of numpy, say; anything but a whole number is the script's mistake
         if self._steps_seen <= EXACT_STEPS:
             self._count_first_steps(step)
         while True:
@@ -195,6 +198,9 @@ class RankSession(Reports):
         if isinstance(order, m.Abort):
             self._aborted.add(order.generation_id)
             return
+        if isinstance(order, m.Refused):
+            self._refused = order.reason
+            return
         if not isinstance(order, m.Ask):
             self._orders.accept(order, self._raise_flag)
         if isinstance(order, m.Hold | m.Ask):
@@ -204,7 +210,7 @@ class RankSession(Reports):
         self._attention = True
 
     def _position(self, number: int) -> m.Position:
-        step, phase = self.last_step, self._phase
+        step, phase = index(self.last_step), self._phase
         self._times.saw(step)
         return m.Position(
             number=number,
@@ -216,18 +222,20 @@ class RankSession(Reports):
 
     def sample(self) -> None:
         """Called now and then by the reader thread."""
-        self._times.saw(self.last_step)
+        self._times.saw(index(self.last_step))
         if (step_ms := self._times.news_ms()) is not None:
             self._send(m.StepTime(step_ms=step_ms))
 
-    def on_agent_gone(self) -> None:
+    def on_agent_gone(self, why: str) -> None:
         """Nobody is left to lead a drain, and the node is taken for lost: leave at once."""
         if self._connection is None:
             return
+        if self._refused:
+            why = f"the agent has refused what this rank says: {self._refused}"
         try:
-            say_last(log, f"rank {self.rank}: the agent is gone: this rank ends")
+            say_last(log, f"rank {self.rank}: {why}: this rank ends")
         finally:
-            os._exit(LOST_AGENT_EXIT_CODE)
+            os._exit(REFUSED_EXIT_CODE if self._refused else LOST_AGENT_EXIT_CODE)
 
     # --- plumbing -------------------------------------------------------------------------------
 
@@ -254,6 +262,9 @@ class RankSession(Reports):
 
 LOST_AGENT_EXIT_CODE = 75
 """EX_TEMPFAIL: the rank did nothing wrong and should run again."""
+
+REFUSED_EXIT_CODE = 1
+"""The same script would be refused again."""
 
 
 def _in_forked_child() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import socket
 import struct
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ _UCRED = struct.Struct("3i")
 """``struct ucred``: pid, uid, gid (unix(7))."""
 
 M = TypeVar("M")
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=operator.index)
+"""A script may count its steps in numbers of numpy or torch."""
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -35,10 +37,24 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 
 
 def encode_frame(message: msgspec.Struct) -> bytes:
-    body = _encoder.encode(message)
+    try:
+        body = _encoder.encode(message)
+    except UnicodeEncodeError:  # text that a script has from a file name that is not UTF-8
+        body = _encoder.encode(_encodable(msgspec.to_builtins(message, enc_hook=operator.index)))
     if len(body) > FRAME_BYTES_MAX:
         raise ProtocolError(f"a {type(message).__name__} of {len(body)} bytes is too large to send")
     return HEADER.pack(len(body)) + body
+
+
+def _encodable(value: Any) -> Any:
+    """Lone surrogates are escaped."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {name: _encodable(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(inner) for inner in value]
+    return value
 
 
 class Codec(Generic[M]):
