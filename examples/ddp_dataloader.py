@@ -27,7 +27,7 @@ loader = StatefulDataLoader(data, batch_size=BATCH, sampler=sampler, num_workers
 
 
 def batches():
-    epoch = 0
+    epoch = sampler.epoch  # restored with the loader: it says in which order the samples come
     while True:  # a new epoch begins where the one before ends, also inside a resumed run
         sampler.set_epoch(epoch)
         yield from loader

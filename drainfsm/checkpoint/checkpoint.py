@@ -59,6 +59,9 @@ class Checkpoint:
         self._save: RankSave | None = None
         self._compared = False
         self._progress = Progress(port)
+        self._over = False
+        """The loop has ended."""
+
         if not self._active:
             return
         available(port.settings.checksum)  # a wrong name is found here, not in a drain
@@ -91,6 +94,12 @@ class Checkpoint:
         self._port.declare_size(self._parts.share_bytes(self._port.world_size))
         return step + 1
 
+    @property
+    def ended(self) -> bool:
+        """What was restored was saved by ``session.close()`` of a loop that had ended by itself:
+        what follows an epoch's last step was done, and the loader begins the next epoch."""
+        return self._parts.ended
+
     def step_done(self, step: int) -> bool:
         """Call after every completed optimizer step, on every rank. True: leave the loop now.
 
@@ -120,6 +129,7 @@ class Checkpoint:
 
     def _finish(self) -> None:
         """The loop ended by itself: its last step is saved like any other."""
+        self._over = True
         step = self._progress.to_save_at_the_end()
         if step is not None:
             self._start(step, asynchronous=False)
@@ -161,7 +171,7 @@ class Checkpoint:
             return None
         state: dict[str, Any] | Exception
         try:
-            state = self._parts.capture(rank=self._port.rank, step=step)
+            state = self._parts.capture(rank=self._port.rank, step=step, ended=self._over)
         except Exception as error:  # whatever a part's state_dict() may raise
             state = error
         self._save = save = RankSave(

@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader
 
+from drainfsm.checkpoint.samplers import samplers_with_epoch
 from drainfsm.checkpoint.serialised import Serialised
 from drainfsm.errors import ConfigError, RestoreRefusedError
+
+EPOCHS = "drainfsm.epochs"
+"""In the state of a loader: of its samplers."""
 
 
 class Saved(NamedTuple):
@@ -71,6 +75,7 @@ def _alike(states: Sequence[Any]) -> bool:
 
 def _load_resharded(name: str, part: Any, states: list[Any], saved: Saved) -> None:
     try:
+        states = [_divided(state)[0] for state in states]
         part.load_resharded(states, rank=saved.rank, world_size=saved.ranks)
     except Exception as error:
         raise RestoreRefusedError(
@@ -97,15 +102,30 @@ def check_object(name: str, part: Any) -> None:
 
 
 def state_of(part: Any) -> Any:
-    return part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
+    """What ``set_state`` takes."""
+    if isinstance(part, torch.Generator):
+        return part.get_state()
+    state = part.state_dict()
+    epochs = [one.epoch for one in samplers_with_epoch(part)]
+    return {**state, EPOCHS: epochs} if epochs and isinstance(state, dict) else state
+
+
+def _divided(state: Any) -> tuple[Any, list[int]]:
+    """The part's own state, and the epochs of its samplers."""
+    if not isinstance(state, dict) or EPOCHS not in state:
+        return state, []
+    return {key: value for key, value in state.items() if key != EPOCHS}, state[EPOCHS]
 
 
 def set_state(name: str, part: Any, state: Any) -> None:
     if isinstance(part, torch.Generator):
         part.set_state(state)
         return
+    own, epochs = _divided(state)
     try:
-        part.load_state_dict(state)
+        for sampler, epoch in zip(samplers_with_epoch(part), epochs, strict=False):
+            sampler.set_epoch(epoch)  # or the order that is gone through below is another epoch's
+        part.load_state_dict(own)
     except Exception as error:
         raise RestoreRefusedError(
             f"{name} ({type(part).__name__}) does not take its state: {error}"

@@ -42,6 +42,9 @@ class Parts:
         self.modules: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.objects: dict[str, Any] = {}
+        self.ended = False
+        """What was restored was saved when the loop had ended."""
+
         for name, part in _flat(given):
             if isinstance(part, nn.Module):
                 check_module(name, part)
@@ -59,8 +62,9 @@ class Parts:
             if getattr(part, "_iterator", None) is not None:
                 part._iterator = None
 
-    def capture(self, *, rank: int, step: int) -> dict[str, Any]:
-        """Flat: references to tensors as they are now, and everything else serialised."""
+    def capture(self, *, rank: int, step: int, ended: bool) -> dict[str, Any]:
+        """Flat: references to tensors as they are now, and everything else serialised. ``ended``:
+        the loop has."""
         captured: dict[str, Any] = {}
         for name, module in self.modules.items():
             captured.update(capture_module(name, module))
@@ -69,6 +73,7 @@ class Parts:
             captured.update(capture_optimizer(name, optimizer, names))
         own = {
             "step": step,
+            "ended": ended,
             "objects": {name: state_of(part) for name, part in self.objects.items()},
             "random": random_state(),
         }
@@ -96,6 +101,7 @@ class Parts:
         """
         of_ranks = [loaded[rank_key(rank)] for rank in saved.ranks_to_read]
         self._check_own(of_ranks, saved)
+        self.ended = of_ranks[0].get("ended", False)  # not in older generations
         for name, module in self.modules.items():
             apply_module(name, module, loaded)
         names = parameter_names(self.modules)

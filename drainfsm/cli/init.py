@@ -14,6 +14,7 @@ from drainfsm.durable import sync_directory, write_synced
 from drainfsm.errors import ConfigError
 from drainfsm.init.configuration import configuration, job_name
 from drainfsm.init.directory import Contents, command_for, look_at, script_of
+from drainfsm.init.frameworks import framework_of, imports_relatively
 from drainfsm.init.platforms import PlatformSign, platforms
 from drainfsm.init.proposal import Proposal, propose
 from drainfsm.init.script import Script, read_script
@@ -103,7 +104,10 @@ def look(root: Path, *, script: str | None) -> FirstLook:
         raise ConfigError(f"--script {script}: there is no such file in {root}")
     read = read_script(path, name=path.relative_to(root).as_posix() if script is None else script)
     command, command_from = command_for(
-        contents, name, is_distributed="torch.distributed" in read.text
+        contents,
+        name,
+        is_distributed="torch.distributed" in read.text,
+        is_module=imports_relatively(read),
     )
     return FirstLook(
         contents=contents,
@@ -132,7 +136,12 @@ def _configure(root: Path, seen: FirstLook, *, job: str | None, store: str) -> s
     if not os.path.lexists(path):
         name = job or job_name(root.resolve().name) or "job"
         check_job_name(name)
-        text = configuration(job=name, store=store, evidence=seen.evidence)
+        text = configuration(
+            job=name,
+            store=store,
+            evidence=seen.evidence,
+            by_steps=framework_of(seen.script) is not None,
+        )
         try:
             write_synced(path, text.encode())
             sync_directory(root)

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import drainfsm
+from drainfsm.checkpoint.samplers import order_is_lost, samplers
 from drainfsm.errors import ConfigError, NotRestoredError
 from drainfsm.frameworks import Drained
 from drainfsm.frameworks._files import files_of, imported
-from drainfsm.frameworks._samplers import order_is_lost, samplers
 
 __all__ = ["drain"]
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from drainfsm.init.platforms import PlatformSign
 
 JOB_CHARS_MAX = 64
-SAVE_EVERY_S = 600
-"""A loss without a notice costs half of it on average; `drainfsm plan` works out a better one."""
+SAVE_EVERY_S, SAVE_EVERY_STEPS = 600, 1000
+"""A loss without a notice costs half of it on average; `drainfsm plan` works out a better one. A
+framework that writes its own checkpoints saves by steps."""
 
 
 def job_name(text: str) -> str:
@@ -19,9 +20,11 @@ def job_name(text: str) -> str:
 
 
 def configuration(
-    *, job: str, store: str, evidence: Sequence[PlatformSign], save_every_s: int = SAVE_EVERY_S
+    *, job: str, store: str, evidence: Sequence[PlatformSign], by_steps: bool = False
 ) -> str:
-    """Only keys that ``drainfsm run`` takes; everything else has its default."""
+    """Only keys that ``drainfsm run`` takes; everything else has its default. ``by_steps``: the
+    job's checkpoints are a framework's own."""
+    often = f"every_steps = {SAVE_EVERY_STEPS}" if by_steps else f"every_s = {SAVE_EVERY_S}"
     lines = [
         "# Read by every command of drainfsm that is started here. `drainfsm run --help` has all",
         "# keys; a variable (DRAINFSM_STORE) and an option (--store) win over them.",
@@ -31,7 +34,7 @@ def configuration(
         *_sources(evidence),
         "",
         "[checkpoint]",
-        f"every_s = {save_every_s}  # `drainfsm plan` says how often is worth it",
+        f"{often}  # `drainfsm plan` says how often is worth it",
     ]
     return "\n".join(lines) + "\n"
 

@@ -19,13 +19,16 @@ NOT_LOOKED_INTO = {"__pycache__", "node_modules", "site-packages", "build", "dis
 LAUNCHER_FILES = {".sh", ".bash", ".sbatch", ".slurm", ".yaml", ".yml", ".md"}
 """A README often has the only line that starts the job."""
 
-_SCRIPT = r"[\w./-]+\.py\b"
-_LAUNCH = re.compile(
-    r"\b(torchrun|python3? -m torch\.distributed\.(?:run|launch)|accelerate launch|deepspeed"
+_LAUNCHER = (
+    r"\b(?:torchrun|python3? -m torch\.distributed\.(?:run|launch)|accelerate launch|deepspeed"
     r"|mpirun|mpiexec|composer|python3?)\s[^\n]*?"
-    rf"({_SCRIPT})[^\n]*"
 )
-_END = re.compile(r"\s(?:&&|\|\||[|;&>])|[`\"'\]]\s*$|\s#")
+_LAUNCH = re.compile(
+    rf"{_LAUNCHER}(?:(?P<file>[\w./-]+\.py\b)"
+    r"|(?:-m|--module)\s+(?P<module>(?!(?:torch|accelerate|pip|venv|pytest)\b)[A-Za-z_]\w*(?:\.\w+)*)(?!\S))"
+    r"[^\n]*"
+)
+_END = re.compile(r"\s(?:&&|\|\||\d?>|[|;&])|[`\"'\]]\s*$|\s#")
 
 
 class Launch(NamedTuple):
@@ -33,7 +36,7 @@ class Launch(NamedTuple):
 
     command: str
     script: str
-    """As the line names it."""
+    """As the line names it; of a module, its file."""
 
     file: str
 
@@ -120,10 +123,12 @@ def _launches(name: str, text: str) -> Iterator[Launch]:
     joined = re.sub(r"\\\r?\n\s*", "", text)
     for found in _LAUNCH.finditer(joined):
         line = found[0]
-        if end := _END.search(line, found.end(2) - found.start()):
+        kind = "file" if found["file"] else "module"
+        if end := _END.search(line, found.end(kind) - found.start()):
             line = line[: end.start()]
-        if found[2] != "setup.py":
-            yield Launch(command=line.strip(), script=found[2], file=name)
+        script = found["file"] or found["module"].replace(".", "/") + ".py"
+        if script != "setup.py":
+            yield Launch(command=line.strip(), script=script, file=name)
 
 
 def script_of(contents: Contents) -> str:
@@ -157,15 +162,19 @@ def _resolved(launch: Launch, names: set[str]) -> str:
     return ""
 
 
-def command_for(contents: Contents, script: str, *, is_distributed: bool) -> tuple[str, str]:
-    """The command behind ``drainfsm run … --``, and where it is from (empty: nowhere)."""
+def command_for(
+    contents: Contents, script: str, *, is_distributed: bool, is_module: bool = False
+) -> tuple[str, str]:
+    """The command behind ``drainfsm run … --``, and where it is from (empty: nowhere).
+    ``is_module``: it imports from its own package, and cannot be run as a file."""
     lines = [one for one in contents.launches if _resolved(one, {script}) == script]
     lines = lines or [one for one in contents.launches if (contents.root / one.script).is_file()]
     lines.sort(key=lambda one: (one.file.endswith(".md"), one.command.startswith("python")))
     for line in lines:
         if _splits(line.command):
             return line.command, line.file
-    name = shlex.quote(script)
+    module = script.removesuffix(".py").replace("/", ".")
+    name = f"-m {shlex.quote(module)}" if is_module else shlex.quote(script)
     if is_distributed:
         return f"torchrun --standalone --nproc-per-node gpu {name}", ""
     return f"python {name}", ""

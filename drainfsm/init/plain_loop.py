@@ -115,7 +115,8 @@ class _Plan:
 
     def _first_epoch(self) -> Iterator[Edit]:
         """A generation that was saved at an epoch's last step belongs to that epoch: its loader has
-        nothing left, and what comes after the epoch's batches is still to be done."""
+        nothing left, and what comes after the epoch's batches is still to be done. One that was
+        saved when the loop had ended belongs to the next one."""
         if len(self._loop.loops) == 1:
             return
         epochs = range_in(self._outer.iter) if isinstance(self._outer, ast.For) else None
@@ -128,7 +129,8 @@ class _Plan:
         length = f"len({self._loop.loader})"
         if self._loop.per_step:
             length = f"({length} // {self._loop.per_step})"
-        done = f"max({self._name('session')}.last_step, 0) // {length}"
+        last = f"{self._name('session')}.last_step + {self._name('checkpoint')}.ended"
+        done = f"max({last}, 0) // {length}"
         first = epochs.args[0]
         if len(epochs.args) == 1:
             yield self._begin_at(epochs, done)
@@ -196,10 +198,12 @@ class _Plan:
             assert not isinstance(scope, ast.Module)
             assert call is not None
             taken = scope.args
-            if taken.vararg or taken.kwarg or taken.kwonlyargs or below.class_ or not taken.args:
+            if taken.vararg or taken.kwarg or below.class_ or not taken.args:
                 raise self._refused(scope, f"{scope.name} takes its arguments in an unusual way")
-            last = max((*taken.args, *taken.defaults), key=self._script.end)
-            yield self._script.behind(last, ", *, session, checkpoint")
+            defaults = [one for one in (*taken.defaults, *taken.kw_defaults) if one is not None]
+            last = max((*taken.args, *taken.kwonlyargs, *defaults), key=self._script.end)
+            star = "" if taken.kwonlyargs else "*, "
+            yield self._script.behind(last, f", {star}session, checkpoint")
             given: list[ast.expr] = [*call.args, *(one.value for one in call.keywords)]
             final = max(given, key=self._script.end)
             yield self._script.behind(final, ", session=session, checkpoint=checkpoint")

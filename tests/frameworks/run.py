@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from drainfsm_kit.environments import (
     ROOT,
@@ -34,6 +35,7 @@ NEWEST, LOWEST = "newest", "lowest"
 def environment(name: str, frameworks: Sequence[Framework]) -> Environment:
     extras = project()["optional-dependencies"]
     lines = [line for one in frameworks for line in extras.get(one.name, ())]
+    lines += [line for one in frameworks for line in one.beside]
     wanted = sorted({line for line in lines if not line.startswith("drainfsm")})
     pins = tested_versions()
     if name == LOWEST:
@@ -49,6 +51,7 @@ def passes(
     variables = {
         INSTALLED: ",".join(one.name for one in frameworks),
         SCOPE: "whole" if whole else "quick",
+        "PATH": f"{os.environ['PATH']}{os.pathsep}{Path(sys.executable).parent}",  # nats-server
     }
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers)]
     done = subprocess.run(

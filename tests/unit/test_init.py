@@ -71,7 +71,7 @@ def test_every_form_of_loop_gets_its_lines_once(name: str) -> None:
 def test_the_lines_are_put_where_a_person_would_put_them() -> None:
     made = after(EPOCHS)
     assert "def train(model, train_loader, optimizer, epoch, *, session, checkpoint):" in made
-    assert "range(1 + max(session.last_step, 0) // len(train_loader), 4)" in made
+    assert "range(1 + max(session.last_step + checkpoint.ended, 0) // len(train_loader), 4)" in made
     assert "train_loader = StatefulDataLoader(Numbers(), batch_size=2, shuffle=True)" in made
     assert "scheduler=scheduler" in made
     behind = made[made.index("optimizer.step()") :]
@@ -81,6 +81,17 @@ def test_the_lines_are_put_where_a_person_would_put_them() -> None:
     )
     called = made[made.index("        train(model, ") :]
     assert called.splitlines()[1:3] == ["        if session.preempted:", "            break"]
+
+
+def test_arguments_by_keyword_alone_get_two_more() -> None:
+    made = after(
+        EPOCHS.replace("optimizer, epoch):", "optimizer, epoch, *, a, b=1):").replace(
+            "        train(model, train_loader, optimizer, epoch)",
+            "        train(model, train_loader, optimizer, epoch, a=2)",
+        )
+    )
+    assert "optimizer, epoch, *, a, b=1, session, checkpoint):" in made
+    assert "epoch, a=2, session=session, checkpoint=checkpoint)" in made
 
 
 def test_a_scaler_is_saved_and_its_update_belongs_to_the_step() -> None:
@@ -188,6 +199,79 @@ def test_a_framework_that_owns_the_loop_gets_its_own_lines(
     )
 
 
+LIGHTNING = """import lightning as L
+from torch.utils.data import DataLoader
+class Data(L.LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(self.numbers, batch_size=2, shuffle=True)
+    def val_dataloader(self):
+        return DataLoader(self.others)
+trainer = L.Trainer()
+trainer.fit(model, datamodule=Data(), ckpt_path=old)
+"""
+HUGGING_FACE = """from transformers import Trainer, TrainingArguments
+args = TrainingArguments("out", save_strategy="steps")
+t = Trainer(args=args)
+t.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            LIGHTNING,
+            (
+                (
+                    "StatefulDataLoader(self.numbers, batch_size=2, sampler=DistributedSampler("
+                    "self.numbers, num_replicas=self.trainer.world_size, "
+                    "rank=self.trainer.global_rank))"
+                ),
+                "return DataLoader(self.others)",
+                "trainer = L.Trainer(enable_checkpointing=False)",
+                "drain(trainer)\ntrainer.fit(",
+                "ckpt_path=trainer.ckpt_path or old",
+            ),
+        ),
+        (HUGGING_FACE, ('TrainingArguments("out", save_strategy="no")',)),
+        (
+            HUGGING_FACE.replace(', save_strategy="steps"', ""),
+            ('TrainingArguments("out", save_strategy="no")',),
+        ),
+        (
+            ACCELERATE.replace("range(3)", "range(first, 3)").replace(
+                "optimizer.step()\n",
+                "optimizer.step()\n        if accelerator.sync_gradients:\n            done += 1\n",
+            )
+            + "first = 0\nloader = DataLoader(x, shuffle=True)\n",
+            (
+                "tqdm(loop.epochs(3)):\n    done = loop.session.last_step + 1\n",
+                "Accelerator(dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))",
+            ),
+        ),
+    ],
+)
+def test_what_a_framework_would_be_refused_for_is_changed_too(
+    text: str, lines: tuple[str, ...]
+) -> None:
+    made = after(text)
+    assert [line for line in lines if line not in made] == [], made
+
+
+def test_what_no_rule_changes_of_a_framework_is_said() -> None:
+    own = LIGHTNING.replace("L.Trainer()", "L.Trainer(callbacks=[ModelCheckpoint(monitor='x')])")
+    change = proposed(own.replace("def train_dataloader", "def make")).change
+    assert change is not None
+    assert "enable_checkpointing" not in change.after
+    assert "may stay if it has a monitor" in "".join(change.notes)
+    assert "must be a StatefulDataLoader" in "".join(change.notes)
+    best = proposed(HUGGING_FACE.replace('"steps"', '"steps", load_best_model_at_end=True')).change
+    assert best is not None
+    assert 'save_strategy="no", or "best"' in "".join(best.notes)
+    elsewhere = ACCELERATE.replace("range(3)", "range(first, 3)") + "first = 0\nfirst = resumed()\n"
+    assert "not over range(n), from 0 on" in proposed(elsewhere).refused
+
+
 def test_every_framework_whose_lines_are_put_in_has_its_module() -> None:
     named = [one.module for one in FRAMEWORKS if one.lines is not None]
     assert len(named) == 3
@@ -252,6 +336,34 @@ def test_the_script_that_a_launcher_names_is_taken(project: Path) -> None:
     assert command == ("torchrun --nproc-per-node 8 src/train.py --lr 1", "go.sh")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python -m pip install x\npython -m speech.train --lr 1",
+        "torchrun --nproc-per-node 8 -m speech.train --lr 1",
+        "python -m torch.distributed.run --nproc-per-node 8 -m speech.train --lr 1",
+        "deepspeed --num_gpus 2 --module speech.train --lr 1",
+    ],
+)
+def test_a_line_may_start_a_module_of_a_package(project: Path, line: str) -> None:
+    (project / "speech").mkdir()
+    (project / "speech" / "train.py").write_text("from .data import x\n" + EPOCHS)
+    (project / "go.sh").write_text(f"{line} 2>&1 | tee log\n")
+    contents = look_at(project)
+    (launch,) = contents.launches
+    assert launch.script == "speech/train.py"
+    assert (
+        command_for(contents, "speech/train.py", is_distributed=False)[0] == (line.splitlines()[-1])
+    )
+
+
+def test_a_module_that_nothing_starts_is_started_as_one(project: Path, capsys: Output) -> None:
+    (project / "speech").mkdir()
+    (project / "speech" / "train.py").write_text("from .data import x\n" + EPOCHS)
+    assert main(["init"]) == 0
+    assert "drainfsm run -- python -m speech.train\n" in capsys.readouterr().out
+
+
 def test_tests_and_environments_are_no_training_scripts(project: Path) -> None:
     (project / "env").mkdir()
     (project / "env" / "pyvenv.cfg").touch()
@@ -312,11 +424,19 @@ def test_the_file_is_what_run_takes_and_the_script_stays(project: Path, capsys: 
     settings = load_settings({}, environment={}, directory=project)
     config = settings.run_config(["python", "train.py"])
     assert (config.job, config.store, config.create_store) == ("my-project", "checkpoints", True)
-    assert config.checkpoint.every_s == 600
+    assert (config.checkpoint.every_s, config.checkpoint.every_steps) == (600, 0)
     assert (project / "train.py").read_text() == EPOCHS
     assert "--- a/train.py" in printed
     assert "not applied" in printed
     assert "drainfsm doctor -- python train.py" in printed
+
+
+def test_a_framework_that_writes_its_own_checkpoints_saves_by_steps(project: Path) -> None:
+    """By time, it would be refused at its start."""
+    (project / "train.py").write_text(ACCELERATE)
+    assert main(["init"]) == 0
+    config = load_settings({}, environment={}, directory=project).run_config(["python", "train.py"])
+    assert (config.checkpoint.every_s, config.checkpoint.every_steps) == (0, 1000)
 
 
 def test_a_file_that_is_there_is_never_written_over(project: Path, capsys: Output) -> None:

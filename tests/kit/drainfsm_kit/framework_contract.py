@@ -86,6 +86,9 @@ class Framework:
     has_extra: bool = True
     """Its module says which extra installs it."""
 
+    beside: tuple[str, ...] = ()
+    """What it imports, and gets from a torch that is built for CUDA."""
+
     native_exact: bool = True
     """The framework's own resume is bit-exact. Otherwise ours must be as exact as that."""
 

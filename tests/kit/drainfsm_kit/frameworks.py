@@ -113,6 +113,7 @@ FRAMEWORKS = (
         name="torchtitan",
         packages=("torchtitan",),
         apart=True,
+        beside=("triton",),
         has_extra=False,
         misuses={
             "saves_doubled": Misuse("ConfigError", "checkpoint.enable"),

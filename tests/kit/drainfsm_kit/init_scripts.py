@@ -163,10 +163,30 @@ main()
 """
 )
 
+SAMPLER = (
+    _HEAD.replace("import DataLoader, Dataset", "import DataLoader, Dataset, DistributedSampler")
+    + """
+data = Numbers()
+sampler = DistributedSampler(data, num_replicas=1, rank=0)
+loader = DataLoader(data, batch_size=2, sampler=sampler)
+model = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for batch in loader:
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+torch.save(model.state_dict(), "weights.pt")
+"""
+)
+
 SCRIPTS = {
     "range": RANGE,
     "epochs": EPOCHS,
     "trainer": TRAINER,
     "accumulation": ACCUMULATION,
     "while": WHILE,
+    "sampler": SAMPLER,
 }

@@ -18,6 +18,15 @@ def samplers(loader: Any) -> Iterator[Any]:
         yield from samplers(wrapped)
 
 
+def samplers_with_epoch(loader: Any) -> list[Any]:
+    """Those whose order follows from the epoch that they are told."""
+    return [
+        one
+        for one in samplers(loader)
+        if isinstance(getattr(one, "epoch", None), int) and hasattr(one, "set_epoch")
+    ]
+
+
 def order_is_lost(loader: Any) -> bool:
     """Whether another iteration has another order, whatever was saved and seeded. torch's and
     torchdata's samplers of that name draw it; one that can be told an epoch repeats it."""
