@@ -161,12 +161,17 @@ class _Plan:
     # --- inside the loops -----------------------------------------------------------------------
 
     def _boundaries(self, steps: ast.Call | None) -> Iterator[Edit]:
-        """Behind the step, and behind each inner loop or call on the way out."""
+        """Behind the step, and behind each inner loop or call on the way out. The outermost is
+        given first: where loops end together, the lines of the inner one come first."""
         assert isinstance(self._inner, ast.For) or steps is None
         step = NEXT_STEP.replace("session", self._name("session"))
         if steps is not None and isinstance(self._inner, ast.For):
             step = text_of(self._inner.target)
         done = f"{self._name('checkpoint')}.step_done({step})"
+        leave = f"if {self._name('session')}.preempted:"
+        for level in reversed(self._loop.levels):
+            for statement in _left_behind(level):
+                yield self._script.lines_after(statement, leave, f"{self._unit(level)}break")
         level = self._loop.levels[0]
         if level.loops:
             yield self._script.lines_after(
@@ -174,10 +179,6 @@ class _Plan:
             )
         else:
             yield self._script.lines_after(self._loop.anchor, done)
-        leave = f"if {self._name('session')}.preempted:"
-        for level in self._loop.levels:
-            for statement in _left_behind(level):
-                yield self._script.lines_after(statement, leave, f"{self._unit(level)}break")
 
     def _unit(self, level: Level) -> str:
         loop = level.loops[-1]

@@ -107,7 +107,8 @@ class Script:
         return self.lines_before(self.tree.body[0], *lines, "")
 
     def edited(self, edits: Sequence[Edit]) -> str:
-        """The whole text with the edits made.
+        """The whole text with the edits made. Of several at one place, the last one given comes
+        first.
 
         Raises:
             ScriptRefusedError: it would be no valid Python.

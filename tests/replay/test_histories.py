@@ -19,8 +19,9 @@ from drainfsm.log.signing import SignersKnown
 from drainfsm.machine import DrainMachine
 from drainfsm.views.history import export_lines, read_file
 from drainfsm.views.raw_log import file_lines
-from drainfsm.views.replay import AttemptReplay, replay_attempt, replay_job
+from drainfsm.views.replay import replay_attempt, replay_job
 from drainfsm.views.verify import verify_attempts
+from drainfsm_kit.histories import states
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.jsonl"))
 
@@ -29,16 +30,6 @@ HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.jsonl"))
 def path(request: pytest.FixtureRequest) -> Path:
     found: Path = request.param
     return found
-
-
-def states(replays: list[AttemptReplay]) -> str:
-    """One line an event: attempt, kind, what it did, the state after it, the time that was left."""
-    lines = [
-        f"{line.epoch} {line.kind} {line.outcome} {line.phase.value} {line.remaining_ms}"
-        for replay in replays
-        for line in replay.lines
-    ]
-    return "\n".join([*lines, *(f"final {r.final.epoch} {r.final.phase.value}" for r in replays)])
 
 
 def test_there_are_histories_of_every_outcome() -> None:
@@ -57,7 +48,7 @@ def test_the_states_are_those_of_the_day_it_was_recorded(path: Path) -> None:
     history = read_file(path)
     assert history.damage == ""
     expected = path.with_suffix(".states").read_text(encoding="utf-8")
-    assert states(replay_job(history.logs)) + "\n" == expected
+    assert states(replay_job(history.logs)) == expected
 
 
 def test_reading_and_writing_gives_the_same_bytes(path: Path) -> None:

@@ -18,6 +18,7 @@ from drainfsm.store.generations import read_manifest, verify_generation
 from drainfsm.store.retention import Retention, plan
 
 STORES = Path(__file__).parent / "stores"
+RELEASED = sorted(path.name for path in STORES.glob("[0-9]*"))
 JOB = "golden"
 SLOTS, EPOCHS, NEWEST_STEP = 11, 3, 59
 """Two attempts drained, and the third was killed."""
@@ -70,6 +71,33 @@ def test_the_next_attempts_go_on_with_it_and_link_their_slots(store: Path, tmp_p
     assert {link["newest_commit"] for link in linked} == {SLOTS}
     assert "link" not in json.loads(slot(store, SLOTS).read_bytes())
     assert [commit.step for _, commit in log_of(store).commits()] == [9, 19, 21, 29, 39, 45, 49, 59]
+
+
+@pytest.mark.parametrize("version", RELEASED)
+def test_a_store_of_a_release_is_read_gone_on_with_and_cleaned_up(
+    version: str, tmp_path: Path
+) -> None:
+    store = shutil.copytree(STORES / version, tmp_path / "store")
+    opened, head = open_store(str(store)), log_of(store).head()
+    commits = [commit for _, commit in log_of(store).commits()]
+    assert len(commits) > 5
+    assert head.commit == commits[-1]
+    for commit in commits:
+        manifest = read_manifest(
+            opened, generation_id=commit.generation_id, digest=commit.manifest_digest
+        )
+        verify_generation(opened, manifest, checksums=True)
+    following = claimed(store, tmp_path / "state")
+    assert following.epoch == head.epoch + 1
+    assert following.target is not None
+    assert following.target.generation_id == commits[-1].generation_id
+    verdicts = plan(survey(opened, job_id=JOB), Retention(keep_last=1))
+    gone = [one.verdict.generation_id for one in remove(opened, verdicts, now_unix_ms=lambda: 1)]
+    assert commits[-1].generation_id not in gone
+    assert set(gone) <= {commit.generation_id for commit in commits}
+    slot(store, head.slot).write_bytes(slot(store, head.slot).read_bytes().replace(b"0", b"1", 1))
+    with pytest.raises(CommitLogError):
+        claimed(store, tmp_path / "other")
 
 
 def test_it_is_cleaned_up_as_ever(store: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ SAMPLES = range(48)
 def made(kind: Any, workers: int) -> tuple[Any, StatefulDataLoader[int]]:
     sampler = kind(SAMPLES, num_replicas=2, rank=1, shuffle=True)
     return sampler, StatefulDataLoader(
-        SAMPLES,  # type: ignore[arg-type]  # a range has what is asked of a dataset
+        SAMPLES,
         batch_size=4,
         sampler=sampler,
         num_workers=workers,

@@ -83,6 +83,17 @@ def test_the_lines_are_put_where_a_person_would_put_them() -> None:
     assert called.splitlines()[1:3] == ["        if session.preempted:", "            break"]
 
 
+def test_lines_of_loops_that_end_together_stand_each_in_its_own() -> None:
+    made = after(
+        f"{MADE}loader = DataLoader(x)\nfor epoch in range(3):\n  for b in loader:\n"
+        "    optimizer.step()\n"
+    )
+    assert made.endswith(
+        "    optimizer.step()\n    if checkpoint.step_done(session.last_step + 1):\n      break\n"
+        "  if session.preempted:\n    break\nsession.close()\n"
+    )
+
+
 def test_arguments_by_keyword_alone_get_two_more() -> None:
     made = after(
         EPOCHS.replace("optimizer, epoch):", "optimizer, epoch, *, a, b=1):").replace(

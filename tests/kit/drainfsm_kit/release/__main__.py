@@ -1,9 +1,11 @@
-"""``python -m drainfsm_kit.release``: everything, into dist/; or ``--upgrade-from COMMIT``.
+"""``python -m drainfsm_kit.release``: everything, into dist/; or ``--upgrade-from COMMIT``, or
+``--record``.
 
 Builds wheel and sdist (twice: they must be the same bytes), has twine and check-wheel-contents look
 at them, installs the wheel alone into an empty environment of every Python at hand and drains a job
 there, and writes a software bill of materials of what a user gets. With ``--upgrade-from`` a job
-that was drained by the wheel of that commit is resumed by this one.
+that was drained by the wheel of that commit is resumed by this one. With ``--record`` what this one
+stores goes into the golden corpus.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drainfsm_kit.pythons import python_of
+from drainfsm_kit.release.record import record
 from drainfsm_kit.release.smoke import smoke
 
 ROOT = Path(__file__).parents[4]
@@ -35,12 +38,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--upgrade-from", metavar="COMMIT", help="only this: from its wheel to ours"
     )
+    parser.add_argument(
+        "--record", action="store_true", help="only this: what this version stores, tests/replay"
+    )
     parser.add_argument("--pythons", default=",".join(PYTHONS))
     options = parser.parse_args(arguments)
     shutil.rmtree(DIST, ignore_errors=True)
     wheel, sdist = build(ROOT, DIST)
     if options.upgrade_from:
         say("upgrade", upgrade(options.upgrade_from, wheel))
+        return 0
+    if options.record:
+        say("recorded", recorded(wheel))
         return 0
     check_same_again(wheel, sdist)
     check_contents(wheel, sdist)
@@ -141,6 +150,12 @@ def upgrade(commit: str, wheel: Path) -> str:
         old = installed(sys.executable, former, _made(directory / "old"), "xxhash")
         new = installed(sys.executable, wheel, _made(directory / "new"))
         return f"{commit}: {smoke(old, new)}"
+
+
+def recorded(wheel: Path) -> str:
+    with tempfile.TemporaryDirectory() as name:
+        venv = installed(sys.executable, wheel, Path(name))
+        return record(venv, wheel.name.split("-")[1], ROOT / "tests" / "replay")
 
 
 def _made(directory: Path) -> Path:

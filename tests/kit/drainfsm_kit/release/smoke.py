@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 WAIT_S = 180
-JOB = "smoke"
+JOB, ENDLESS = "smoke", 1_000_000_000
 SCRIPT = """\
 import json
+import os
 import time
 from pathlib import Path
 
@@ -38,7 +39,7 @@ checkpoint = session.own_checkpoint(save=save, load=load, saver="my-json")
 first = checkpoint.restore()
 with Path("first-steps").open("a") as file:
     file.write(json.dumps([first, weights["w"]]) + "\\n")
-for step in range(first, 1_000_000_000):
+for step in range(first, int(os.environ["STEPS"])):
     weights["w"] += 1.0
     time.sleep(0.05)
     if checkpoint.step_done(step):
@@ -50,11 +51,18 @@ session.close()
 class Installation:
     """One environment with a ``drainfsm`` in it, used from a directory that is not the source."""
 
-    def __init__(self, venv: Path, directory: Path) -> None:
+    def __init__(
+        self, venv: Path, directory: Path, *, job: str = JOB, steps: int = ENDLESS
+    ) -> None:
+        self.job = job
         self.python = venv / "bin" / "python"
         self.directory = directory
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self.environment = kept | {"DRAINFSM_STATE_DIR": str(directory / "state")}
+        self.environment = kept | {
+            "DRAINFSM_STATE_DIR": str(directory / "state"),
+            "STEPS": str(steps),
+        }
+        (directory / "train.py").write_text(SCRIPT)
 
     def command(self, *arguments: str) -> list[str]:
         return [str(self.python.with_name("drainfsm")), *arguments]
@@ -82,15 +90,7 @@ class Installation:
         """Start the job, drain it once it trains, and return what its agent printed. ``begun``: how
         often it has begun before."""
         output = self.directory / f"attempt-{begun}"
-        options = [
-            "--job",
-            JOB,
-            "--store",
-            str(self.directory / "store"),
-            "--nats",
-            "nats://127.0.0.1:9",
-        ]
-        argv = self.command("run", *options, "--", str(self.python), "train.py")
+        argv = self._run_command()
         with output.open("wb") as file:
             agent = subprocess.Popen(
                 argv, cwd=self.directory, env=self.environment, stdout=file, stderr=file
@@ -101,7 +101,7 @@ class Installation:
                 lambda: steps.exists() and steps.read_text().count("\n") > begun, agent, output
             )
             time.sleep(1)  # some steps
-            notice = ("notify", "--job", JOB, "--in", "120", "--cause", "maintenance")
+            notice = ("notify", "--job", self.job, "--in", "120", "--cause", "maintenance")
             wait_for(lambda: self.tries(*notice), agent, output)
             code = agent.wait(timeout=WAIT_S)
         finally:
@@ -111,6 +111,26 @@ class Installation:
         if code != 75 or "is committed" not in said:
             raise SystemExit(f"exit code {code} instead of 75, or nothing committed: {said}")
         return said
+
+    def finish(self) -> str:
+        """Start the job, and return what its agent printed until the job had ended by itself."""
+        done = subprocess.run(
+            self._run_command(),
+            cwd=self.directory,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(f"exit code {done.returncode}: {done.stdout}")
+        return done.stdout
+
+    def _run_command(self) -> list[str]:
+        store = str(self.directory / "store")
+        options = ["--job", self.job, "--store", store, "--nats", "nats://127.0.0.1:9"]
+        return self.command("run", *options, "--", str(self.python), "train.py")
 
 
 def wait_for(there: Callable[[], bool], agent: subprocess.Popen[bytes], output: Path) -> None:
@@ -136,7 +156,6 @@ def smoke(old: Path, new: Path) -> str:
     """
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        (directory / "train.py").write_text(SCRIPT)
         before, after = Installation(old, directory), Installation(new, directory)
         versions = before.says("--version").strip(), after.says("--version").strip()
         saved = committed_step(before.drain(begun=0))
