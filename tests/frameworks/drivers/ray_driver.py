@@ -16,6 +16,9 @@ from drainfsm.frameworks.ray import drain
 from drainfsm_kit.framework_driver import Options, Trace, parse, seed_rank
 from drainfsm_kit.framework_loop import Data, Loop, NativeDcp, Plain
 
+STARTS = 5
+"""Of the cluster, until one comes up."""
+
 
 def train(session: drainfsm.Session, config: dict[str, Any]) -> None:
     options: Options = config["options"]
@@ -56,11 +59,22 @@ def train(session: drainfsm.Session, config: dict[str, Any]) -> None:
         trace.finished(plain.model, plain.optimizer)
 
 
-if __name__ == "__main__":
-    options = parse()
-    drained = drain(train)
-    if options.misuse == "node_without_agent":
-        os.environ["DRAINFSM_SOCKET"] = ""  # as in a cluster that was there before
+def start_cluster() -> None:
+    """Ray gives a node 30 s to come up, and nothing sets another limit: a busy machine takes
+    more."""
+    os.environ.update(RAY_gcs_server_port_wait_time_s="300")
+    for start in range(1, STARTS + 1):
+        try:
+            _start_cluster()
+        except Exception as late:
+            if start == STARTS or "timed out during startup" not in str(late):
+                raise
+            ray.shutdown()
+        else:
+            return
+
+
+def _start_cluster() -> None:
     ray.init(
         "local",
         num_cpus=3,
@@ -68,6 +82,14 @@ if __name__ == "__main__":
         object_store_memory=100 << 20,
         _system_config={"enable_worker_prestart": False, "prestart_worker_first_driver": False},
     )
+
+
+if __name__ == "__main__":
+    options = parse()
+    drained = drain(train)
+    if options.misuse == "node_without_agent":
+        os.environ["DRAINFSM_SOCKET"] = ""  # as in a cluster that was there before
+    start_cluster()
     trainer = TorchTrainer(
         drained,
         train_loop_config={"options": options},
