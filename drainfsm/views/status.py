@@ -89,7 +89,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Sources that cannot tell now."""
 
     answers: tuple[NoticeForecast, ...]
-    """Empty: the attempt is over, or its ranks are not there yet."""
+    """Empty: the attempt is over, it drains, or its ranks are not there yet."""
 
 
 def status(
@@ -180,6 +180,8 @@ def _answers(
         return []
     if attempt.fenced_by is not None or state.phase is Phase.LOST:
         return []
+    if state.phase.draining:
+        return []  # a drain saves once: another notice can only shorten it
     found = []
     for window_ms in windows_ms:
         budget = budget_of(

@@ -83,8 +83,9 @@ def test_a_drain_shows_its_countdown() -> None:
     scenario = Scenario()
     scenario.when(scenario.notice(in_ms=60_000))
     scenario.wait(10_000)
-    found = of(scenario)
+    found = of(scenario, *WINDOWS_MS)
     assert found.remaining_ms == 50_000
+    assert found.answers == (), "it saves once: another notice can only shorten it"
     assert f"drain {found.drain_id} is noticed, 50.0 s to its deadline" in next(status_text(found))
 
 
