@@ -87,7 +87,7 @@ class Framework:
     """Its module says which extra installs it."""
 
     beside: tuple[str, ...] = ()
-    """What it imports, and gets from a torch that is built for CUDA."""
+    """What is installed with it for its tests: no extra brings it."""
 
     native_exact: bool = True
     """The framework's own resume is bit-exact. Otherwise ours must be as exact as that."""

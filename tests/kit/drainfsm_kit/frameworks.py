@@ -77,6 +77,7 @@ FRAMEWORKS = (
         name="ray",
         packages=("ray",),
         apart=True,
+        beside=("ray[default]",),  # jobs can be submitted to it
         outlives_sigterm=False,
         ends_its_ranks=True,
         has_extra=False,
@@ -113,7 +114,7 @@ FRAMEWORKS = (
         name="torchtitan",
         packages=("torchtitan",),
         apart=True,
-        beside=("triton",),
+        beside=("triton",),  # a torch that is built for CUDA brings it
         has_extra=False,
         misuses={
             "saves_doubled": Misuse("ConfigError", "checkpoint.enable"),
