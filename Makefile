@@ -16,7 +16,7 @@ OFFSET ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types bench bench-quick bounds frameworks frameworks-whole mutants mutants-tenth mutants-generated java spec spec-large generate simulate fuzz crash-matrix slurm-packages slurm-matrix launchers view-tools docs release-check clean
+.PHONY: help demo test check lint types bench bench-quick bounds frameworks frameworks-whole mutants mutants-tenth mutants-generated java spec spec-large generate simulate fuzz crash-matrix slurm-packages slurm-matrix launchers view-tools docs release-check release-quick clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,7 +27,7 @@ demo: $(DEMO_READY)  ## the whole story on this machine: notice, save, leave, re
 test: $(DEV_READY)  ## every test, on WORKERS processes: most of them wait most of the time
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
 
-check: slurm-packages java view-tools launchers lint types docs test bounds frameworks simulate spec mutants-tenth bench-quick  ## everything that CI runs, in the order of what fails fastest
+check: slurm-packages java view-tools launchers lint types docs release-quick test bounds frameworks simulate spec mutants-tenth bench-quick  ## everything that CI runs, in the order of what fails fastest
 
 lint: $(DEV_READY)  ## formatting, code rules, import contracts, dead code
 	$(BIN)/ruff format --check .
@@ -88,6 +88,9 @@ crash-matrix: $(DEV_READY)  ## kill writer, coordinator or job at every point of
 
 release-check: $(DEV_READY)  ## wheel and sdist as they would be released: contents, an empty environment for each Python, a bill of materials, in dist
 	$(BIN)/python -m drainfsm_kit.release $(RELEASE_ARGS)
+
+release-quick: $(DEV_READY)  ## the same, built once and tried with one Python: what CI runs
+	$(BIN)/python -m drainfsm_kit.release --quick
 
 docs: $(DEV_READY)  ## the documentation as a site, in build/site; fails on a link that leads nowhere
 	$(BIN)/python -m drainfsm_kit.site $(DOCS_ARGS)
