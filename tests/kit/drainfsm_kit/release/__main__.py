@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drainfsm_kit.pythons import python_of
-from drainfsm_kit.release.record import record
+from drainfsm_kit.release.record import record, record_torch
 from drainfsm_kit.release.smoke import smoke
 
 ROOT = Path(__file__).parents[4]
@@ -159,7 +159,8 @@ def upgrade(commit: str, wheel: Path) -> str:
 def recorded(wheel: Path) -> str:
     with tempfile.TemporaryDirectory() as name:
         venv = installed(sys.executable, wheel, Path(name))
-        return record(venv, wheel.name.split("-")[1], ROOT / "tests" / "replay")
+        version, corpus = wheel.name.split("-")[1], ROOT / "tests" / "replay"
+        return f"{record(venv, version, corpus)}; {record_torch(version, corpus)}"
 
 
 def _made(directory: Path) -> Path:

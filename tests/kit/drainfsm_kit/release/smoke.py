@@ -52,7 +52,13 @@ class Installation:
     """One environment with a ``drainfsm`` in it, used from a directory that is not the source."""
 
     def __init__(
-        self, venv: Path, directory: Path, *, job: str = JOB, steps: int = ENDLESS
+        self,
+        venv: Path,
+        directory: Path,
+        *,
+        job: str = JOB,
+        steps: int = ENDLESS,
+        script: str = SCRIPT,
     ) -> None:
         self.job = job
         self.python = venv / "bin" / "python"
@@ -62,7 +68,7 @@ class Installation:
             "DRAINFSM_STATE_DIR": str(directory / "state"),
             "STEPS": str(steps),
         }
-        (directory / "train.py").write_text(SCRIPT)
+        (directory / "train.py").write_text(script)
 
     def command(self, *arguments: str) -> list[str]:
         return [str(self.python.with_name("drainfsm")), *arguments]
