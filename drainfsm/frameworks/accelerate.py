@@ -73,6 +73,13 @@ class Loop:
         self._due = False
         """The optimizer has stepped, and the step is done when the epoch is."""
 
+        self._stepped = False
+        """An optimizer has, for the batch that is being trained on."""
+
+        for optimizer in accelerator._optimizers:
+            inner = getattr(optimizer, "optimizer", None)
+            if hasattr(inner, "register_step_post_hook"):  # an engine's optimizer is no torch one
+                inner.register_step_post_hook(self._on_optimizer_step)
         self._saving = False
         self._checkpoint = self.session.own_checkpoint(
             save=self._save, load=self._load, shared=True, saver="accelerate"
@@ -113,13 +120,21 @@ class Loop:
             self._set_random()  # as before an iteration begins, which draws from them
         for batch in rest:
             self._set_random()
-            yield batch
+            self._stepped = False
+            try:
+                yield batch
+            except GeneratorExit:  # the loop was left by `break`: maybe after the batch's step
+                self._due = self._stepped
+                raise
             self.batches_done += 1
             if self._accelerator.sync_gradients:
                 self._due = True
                 if not self._accelerator.gradient_state.end_of_dataloader:
                     self._step_done()
         self._ended = True
+
+    def _on_optimizer_step(self, *_: Any) -> None:
+        self._stepped = True
 
     def _rest_of(self, loader: Any) -> Any:
         rest = loader
