@@ -59,7 +59,12 @@ class Cluster:
     def __init__(self, directory: Path, short: str) -> None:
         self._bin = Path(sys.executable).parent
         path = f"{self._bin}{os.pathsep}{os.environ['PATH']}"
-        self._environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+        self._environment = {
+            **os.environ,
+            "PATH": path,
+            "OMP_NUM_THREADS": "1",
+            "RAY_AUTH_MODE": "disabled",  # else it depends on a file in the home directory
+        }
         self._address = f"http://127.0.0.1:{free_port()}"
         self._directory, self._short = directory, short
 

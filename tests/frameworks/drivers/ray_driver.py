@@ -63,6 +63,7 @@ def start_cluster() -> None:
     """Ray gives a node 30 s to come up, and nothing sets another limit: a busy machine takes
     more."""
     os.environ.update(RAY_gcs_server_port_wait_time_s="300")
+    os.environ.update(RAY_AUTH_MODE="disabled")  # or Ray writes a token into the home directory
     for start in range(1, STARTS + 1):
         try:
             _start_cluster()
