@@ -77,7 +77,7 @@ class Loop:
         """An optimizer has, for the batch that is being trained on."""
 
         for optimizer in accelerator._optimizers:
-            inner = getattr(optimizer, "optimizer", None)
+            inner: Any = getattr(optimizer, "optimizer", None)
             if hasattr(inner, "register_step_post_hook"):  # an engine's optimizer is no torch one
                 inner.register_step_post_hook(self._on_optimizer_step)
         self._saving = False

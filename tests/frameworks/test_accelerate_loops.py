@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 accelerate = pytest.importorskip("accelerate", reason="`make frameworks` installs it")
 
@@ -29,14 +29,15 @@ def test_a_loop_that_is_left_by_break_has_done_the_steps_that_it_did(
 
     accelerator = accelerate.Accelerator(cpu=True)
     net = torch.nn.Linear(1, 1)
+    data = DataLoader(TensorDataset(torch.ones(BATCHES, 1)))
     model, optimizer, loader = accelerator.prepare(
-        net, torch.optim.SGD(net.parameters(), lr=0.1), DataLoader(torch.ones(BATCHES, 1))
+        net, torch.optim.SGD(net.parameters(), lr=0.1), data
     )
     loop, steps = drain(accelerator), 0
     told: list[Any] = []
     for _ in loop.epochs(EPOCHS):
         told.append(loop.session.last_step + 1)
-        for _, batch in enumerate(loop.batches(loader), start=1):
+        for _, (batch,) in enumerate(loop.batches(loader), start=1):
             if before_its_step and steps + 1 == leaves_at:
                 break
             accelerator.backward(model(batch).sum())
