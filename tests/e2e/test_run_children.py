@@ -74,6 +74,40 @@ def test_a_wrapper_ends_its_monitor_as_ever(job: RunningJob, tmp_path: Path) -> 
     assert agent.wait() == 3, agent.output()
 
 
+FLAGS = """
+import signal, sys
+import drainfsm
+
+def save(directory, step):
+    (directory / "step").write_text(str(step))
+
+stop = []
+checkpoint = drainfsm.attach().own_checkpoint(save=save, load=print)
+signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
+signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit())
+for step in range(checkpoint.restore(), 1_000_000_000):
+    if stop or checkpoint.step_done(step):
+        break
+"""
+
+
+def test_handlers_that_are_set_up_after_attaching_end_no_rank(
+    job: RunningJob, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FLAGS)
+    job.grace_s = 120.0
+    agent = job.start((sys.executable, str(script)))
+    job.wait_for(e.HealthyStepReached)
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        for pid in job.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+    assert agent.wait() == 75, agent.output()
+    assert len(job.find(e.ManifestPublished)) == 1, agent.output()
+    assert "its handler for SIGTERM, SIGUSR1 is replaced" in agent.output()
+
+
 RESETS = "import signal, os, sys; [signal.signal(n, 0) for n in (10, 12, 15)]; "
 
 

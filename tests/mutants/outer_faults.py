@@ -110,6 +110,7 @@ FAULTS = (
         ("workers cannot be ended by their parent", "        if sender in (parent, _starter(), os.getpid()) or", "        if sender == os.getpid() or"),
         ("a forked child ignores the signal", "        if signal.getsignal(number) is _nothing:", "        if False:"),
         ("a handler that was replaced is not told", "            replaced.append(number.name)", "            pass"),
+        ("what is set up after attaching ends the rank", "        if _passed:\n            pass_by(_passed)", "        pass"),
     )),
     *faults_of("runtime/rank/inbox.py", INBOX, (
         ("an agent that was taken leave of is lost", "        if not self._stopped:", "        if True:"),

@@ -429,11 +429,17 @@ def until_taken(pid: int) -> None:
 
 PASSED_BY = """
 import os, signal
-from drainfsm.runtime.rank.shield import pass_by
+from drainfsm.runtime.rank.shield import pass_by, pass_by_still
 signals = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
+pass_by_still()
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "it was not asked to"
 signal.signal(signal.SIGUSR1, lambda number, frame: None)
-print(*pass_by(signals), flush=True)
-print(*pass_by(signals), flush=True)
+pass_by(signals)
+pass_by(signals)
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+pass_by_still()
+os.kill(os.getpid(), signal.SIGINT)
 if not os.fork():
     print(*(signal.getsignal(number) is signal.SIG_DFL for number in signals[:2]))
     print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)
@@ -446,7 +452,8 @@ def test_handlers_that_are_replaced_are_named_and_a_forked_child_has_the_default
     ran = subprocess.run(
         [sys.executable, "-c", PASSED_BY], capture_output=True, text=True, check=True
     )
-    assert ran.stdout.splitlines() == ["SIGUSR1", "", "True True", "True"]
+    assert ran.stdout.splitlines() == ["True True", "True"]
+    assert [line.split()[3] for line in ran.stderr.splitlines()] == ["SIGUSR1", "SIGTERM"]
 
 
 def test_orphans_are_looked_for_only_once_a_child_has_ended() -> None:

@@ -75,16 +75,10 @@ def _pass_signals_by(rank: int, environ: Mapping[str, str]) -> None:
     signals = notice_signals(environ)
     names = ", ".join(number.name for number in signals)
     try:
-        replaced = pass_by(signals)
+        pass_by(signals)
     except ValueError as error:
         log.warning("rank %s: %s end it: call attach() in the main thread (%s)", rank, names, error)
         return
-    if replaced:
-        log.warning(
-            "rank %s: its handler for %s is replaced, since the agent acts on it",
-            rank,
-            ", ".join(replaced),
-        )
     if rank == 0:
         log.warning("ranks ignore %s from here on: the agent acts on them", names)
 

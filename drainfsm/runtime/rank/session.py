@@ -23,6 +23,7 @@ from drainfsm.runtime.rank.inbox import Inbox
 from drainfsm.runtime.rank.orders import LEAVE, PASS, QUIESCE, SAVE, StandingOrders
 from drainfsm.runtime.rank.progress import EXACT_STEPS, STARTING, LearnedPhases, StepTimes
 from drainfsm.runtime.rank.reports import Reports
+from drainfsm.runtime.rank.shield import pass_by_still
 from drainfsm.runtime.wire import rank_messages as m
 from drainfsm.runtime.wire.frames import encode_frame
 from drainfsm.runtime.wire.rank_messages import TRAINING
@@ -107,6 +108,7 @@ class RankSession(Reports):
         self._steps_seen += 1
         self._times.saw(step)
         if self._steps_seen == 1:
+            pass_by_still()
             if self._phase.name == STARTING:
                 self._phase = self._phases.begin(TRAINING, expected_s=None)
             self._send(HealthyStepReached(step=step))

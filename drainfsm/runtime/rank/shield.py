@@ -8,6 +8,8 @@ obey one from their parent: there SIGTERM is blocked, and a thread looks at who 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import multiprocessing.process
 import multiprocessing.util
 import os
@@ -18,6 +20,7 @@ from types import FrameType
 
 from drainfsm.runtime.wire.environment import SIGNALS_VARIABLE, SOCKET_VARIABLE
 
+log = logging.getLogger("drainfsm.rank")
 _TERM = {signal.SIGTERM}
 _passed: tuple[signal.Signals, ...] = ()
 """Signals that this process ignores; empty: it has not been asked to."""
@@ -32,9 +35,9 @@ def notice_signals(environ: Mapping[str, str]) -> tuple[signal.Signals, ...]:
     return tuple(known[name] for name in names if name in known)
 
 
-def pass_by(signals: Iterable[signal.Signals]) -> list[str]:
-    """From here on these signals do nothing to this process. Returns the names of those for which
-    it had a handler of its own, which is replaced.
+def pass_by(signals: Iterable[signal.Signals]) -> None:
+    """From here on these signals do nothing to this process. A handler of its own for one of them
+    is replaced, with a warning.
 
     Raises:
         ValueError: not called in the main thread, or a signal that cannot be heard.
@@ -52,7 +55,17 @@ def pass_by(signals: Iterable[signal.Signals]) -> list[str]:
     if first:
         os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_give_back)
         multiprocessing.util.register_after_fork(_nothing, _guard_worker)
-    return replaced
+    if replaced:
+        log.warning(
+            "its handler for %s is replaced, since the agent acts on it", ", ".join(replaced)
+        )
+
+
+def pass_by_still() -> None:
+    """The same signals again: the script, or a framework of its, may have set up handlers since."""
+    with contextlib.suppress(ValueError):  # the steps are not done in the main thread
+        if _passed:
+            pass_by(_passed)
 
 
 def shield_spawned_child() -> None:
