@@ -19,6 +19,7 @@ from drainfsm.cli.logs import (
 )
 from drainfsm.cli.options import Parser
 from drainfsm.cli.settings import load_settings
+from drainfsm.core.codec import decode_as_stored
 from drainfsm.errors import ConfigError
 from drainfsm.store import open_store
 from drainfsm.views.archive import archive
@@ -106,7 +107,7 @@ def _archive(arguments: argparse.Namespace) -> int:
     store.create(parents=True)
     form = arguments.format
     found = archive(
-        all_jobs(arguments),
+        all_jobs(arguments, each=decode_as_stored),
         store,
         encode=lambda history: _encoded(history, form),
         suffix=SUFFIXES[form],

@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from drainfsm.cli.options import NATS_KEYS, Parser, add_options
 from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.cli.stores import store_of
+from drainfsm.core.codec import decode
+from drainfsm.core.records import Record
 from drainfsm.core.text import printable
 from drainfsm.errors import BrokerError, ConfigError
 from drainfsm.views.attempt_logs import (
@@ -137,13 +139,16 @@ def read_attempts(arguments: argparse.Namespace) -> Iterator[Attempts]:
         yield found
 
 
-def all_jobs(arguments: argparse.Namespace) -> Iterator[History]:
-    """One after another: of the file, the stream or the journals that the options name."""
+def all_jobs(
+    arguments: argparse.Namespace, *, each: Callable[[bytes], Record] = decode
+) -> Iterator[History]:
+    """One after another: of the file, the stream or the journals that the options name. ``each``:
+    how a record is read; by ``decode_as_stored`` for who passes them on."""
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
     if arguments.file is not None:
-        return jobs_of_file(arguments.file)
+        return jobs_of_file(arguments.file, each=each)
     if server := settings.nats:
-        return jobs_of_stream(server)
+        return jobs_of_stream(server, each=each)
     return jobs_of_state_dir(settings.state_dir)
 
 

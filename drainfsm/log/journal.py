@@ -10,13 +10,13 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from drainfsm.core.chain import LogHead
-from drainfsm.core.codec import decode, decode_lines, encode, link_behind
+from drainfsm.core.codec import decode, decode_as_stored, decode_lines, encode, link_behind
 from drainfsm.core.records import Record, subject_of
 from drainfsm.durable import make_directory, sync_directory
 from drainfsm.errors import (
@@ -72,8 +72,9 @@ def prepare_directory(state_dir: Path, *, job_id: str) -> None:
         ) from error
 
 
-def read_journal(path: Path) -> Iterator[Record]:
+def read_journal(path: Path, *, each: Callable[[bytes], Record] = decode) -> Iterator[Record]:
     """The records on disk, oldest first; a torn tail ends them, as does one being written.
+    ``each``: how one is read; by ``decode_as_stored`` for who passes them on.
 
     Raises:
         JournalCorruptError: damage before the tail, after the records that stand before it.
@@ -84,7 +85,7 @@ def read_journal(path: Path) -> Iterator[Record]:
     with _naming(path):
         _, start = read_header(data)
         if start:
-            for _, records in _records(data, start):
+            for _, records in _records(data, start, each=each):
                 yield from records
 
 
@@ -249,7 +250,7 @@ class Journal:
                 f"not of job {self.job_id} epoch {self.epoch}"
             )
         self._size = start
-        for end, records in _records(data, start):
+        for end, records in _records(data, start, each=decode_as_stored):
             self.records.extend(records)
             self._size = end
         self.dropped_bytes = len(data) - self._size
@@ -303,9 +304,11 @@ def _line(record: Record) -> bytes:
     return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data
 
 
-def _records(data: bytes, start: int, *, count: int = 0) -> Iterator[tuple[int, list[Record]]]:
+def _records(
+    data: bytes, start: int, *, count: int = 0, each: Callable[[bytes], Record] = decode
+) -> Iterator[tuple[int, list[Record]]]:
     for end, payload in payloads(data, start):
-        records = list(decode_lines(payload)) if b"\n" in payload else [decode(payload)]
+        records = list(decode_lines(payload, each=each)) if b"\n" in payload else [each(payload)]
         for record in records:
             if record.follows != count:
                 raise JournalCorruptError(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from drainfsm.core.codec import decode
+from drainfsm.core.codec import decode_as_stored
 from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import RecordUnreadableError, StaleWriterError
 from drainfsm.log.jetstream import Connection
@@ -73,7 +73,7 @@ async def _present(connection: Connection, *, job_id: str, epoch: int) -> list[R
     found: list[Record] = []
     async for message in connection.delivered(subject_of(job_id=job_id, epoch=epoch)):
         try:
-            record = decode(message.data)
+            record = decode_as_stored(message.data)
         except RecordUnreadableError:
             continue
         own = (record.job_id, record.epoch, record.follows) == (job_id, epoch, len(found))

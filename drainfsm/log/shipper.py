@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from drainfsm.core.backoff import backoff_s
+from drainfsm.core.codec import decode_as_stored
 from drainfsm.core.records import Record
 from drainfsm.errors import (
     BrokerError,
@@ -43,6 +45,8 @@ FAILURES_MAX = 3
 REPORTED_MAX = 100
 """Different messages remembered, so that an outage is reported once."""
 
+_read_as_stored = partial(read_journal, each=decode_as_stored)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class World:
@@ -50,7 +54,7 @@ class World:
 
     connect: Callable[..., Awaitable[Connection]] = connect
     journals: Callable[[Path, str], Mapping[int, Path]] = journals
-    read_journal: Callable[[Path], Iterable[Record]] = read_journal
+    read_journal: Callable[[Path], Iterable[Record]] = _read_as_stored
     noted: bool = True
     """Notes are kept beside the journals (``drainfsm.log.shipped``)."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from drainfsm.core.codec import decode, encode
+from drainfsm.core.codec import decode_as_stored, encode
 from drainfsm.core.records import Record, subjects_of
 from drainfsm.errors import ConfigError, LogError, RecordUnreadableError
 from drainfsm.log.frames import MAGIC as JOURNAL_MAGIC
@@ -122,7 +122,7 @@ def _read_lines(path: Path, data: bytes) -> History:
     unreadable = Unreadable()
     for number, line in enumerate(_lines(data), start=1):
         try:
-            records.append(decode(line))
+            records.append(decode_as_stored(line))
         except RecordUnreadableError as error:
             if line.strip():
                 unreadable.add(f"{path}, line {number}: {error}")
@@ -212,7 +212,7 @@ async def _read_stream(server: NatsServer | str, job_id: str) -> History:
         async for message in connection.messages(every_attempt):
             where = f"message {message.sequence} of the stream"
             try:
-                record = decode(message.data)
+                record = decode_as_stored(message.data)
             except RecordUnreadableError as error:
                 unreadable.add(f"{where}: {error}")
                 continue
@@ -229,7 +229,7 @@ def read_one_journal(path: Path) -> tuple[list[Record], str]:
     """The records before the damage, and the damage."""
     records: list[Record] = []
     try:
-        for record in read_journal(path):
+        for record in read_journal(path, each=decode_as_stored):
             records.append(record)
     except LogError as error:
         return records, str(error)

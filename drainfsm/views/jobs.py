@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -47,21 +47,27 @@ def jobs_of_state_dir(state_dir: Path) -> Iterator[History]:
         yield read_journals(state_dir, job_id=job_id)
 
 
-def jobs_of_file(path: Path) -> Iterator[History]:
-    """Raises: ConfigError: there is no such file."""
+def jobs_of_file(path: Path, *, each: Callable[[bytes], Record] = decode) -> Iterator[History]:
+    """``each``: how a record is read; by ``decode_as_stored`` for who passes them on.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
     try:
         with open_log(path) as file:
             if file.read(len(JOURNAL_MAGIC)) == JOURNAL_MAGIC:
                 yield read_file(path)
                 return
             file.seek(0)
-            yield from _jobs(file, str(path))
+            yield from _jobs(file, str(path), each)
     except OSError as error:
         raise ConfigError(f"--file {path}: {error.strerror}") from error
 
 
-def jobs_of_stream(server: NatsServer | str) -> Iterator[History]:
-    """By way of a file that is gone afterwards.
+def jobs_of_stream(
+    server: NatsServer | str, *, each: Callable[[bytes], Record] = decode
+) -> Iterator[History]:
+    """By way of a file that is gone afterwards; ``each``: as above.
 
     Raises:
         BrokerError: the server cannot be used.
@@ -71,7 +77,7 @@ def jobs_of_stream(server: NatsServer | str) -> Iterator[History]:
     with tempfile.TemporaryFile() as file:
         asyncio.run(_spool(server, file))
         file.seek(0)
-        yield from _jobs(file, "the stream")
+        yield from _jobs(file, "the stream", each)
 
 
 async def _spool(server: NatsServer | str, file: BinaryIO) -> None:
@@ -86,7 +92,7 @@ async def _spool(server: NatsServer | str, file: BinaryIO) -> None:
         await connection.close()
 
 
-def _jobs(file: BinaryIO, where: str) -> Iterator[History]:
+def _jobs(file: BinaryIO, where: str, each: Callable[[bytes], Record]) -> Iterator[History]:
     places: dict[str, array[int]] = {}
     unreadable = Unreadable()
     offset = 0
@@ -102,16 +108,18 @@ def _jobs(file: BinaryIO, where: str) -> Iterator[History]:
     if unreadable.summary:
         yield History(logs=(), damage=unreadable.summary)
     for job_id in sorted(places):
-        yield _job(file, places.pop(job_id), where)
+        yield _job(file, places.pop(job_id), where, each)
 
 
-def _job(file: BinaryIO, places: array[int], where: str) -> History:
+def _job(
+    file: BinaryIO, places: array[int], where: str, each: Callable[[bytes], Record]
+) -> History:
     unreadable = Unreadable()
     records: list[Record] = []
     for offset in places:
         file.seek(offset)
         try:
-            records.append(decode(file.readline()))
+            records.append(each(file.readline()))
         except RecordUnreadableError as error:
             unreadable.add(f"{where}, byte {offset}: {error}")
     return History(logs=by_attempt(records), damage=unreadable.summary)

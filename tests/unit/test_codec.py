@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from drainfsm.core import codec
+from drainfsm.core.chain import line_digest
 from drainfsm.core.events import EVENT_TYPES, KINDS, UnknownFact, kind_of
 from drainfsm.core.fold import Fold
 from drainfsm.core.manifest import Commit, Slot
@@ -50,6 +52,43 @@ def test_unknown_fields_of_a_newer_version_are_ignored() -> None:
     wire = _wire(added_later=1)
     wire["events"][0]["added_later"] = {"a": 1}
     assert codec.decode(_bytes(wire)) == Scenario().history[0]
+
+
+def _of_another_version() -> dict[str, bytes]:
+    wire, event = _wire(added_later=1), {"kind": "coffee_brewed", "cups": 3}
+    word = _wire(events=json.loads(codec.encode(Scenario().saving().history[3]))["events"])
+    word["events"][0]["outcome"] = "frozen"
+    older = _wire()
+    del older["events"][0]["samples"]
+    inside = _wire()
+    inside["events"][0]["added_later"] = {"a": 1}
+    return {
+        "a field of the record": _bytes(wire),
+        "a field of an event": _bytes(inside),
+        "a kind": _bytes(_wire(events=[event])),
+        "a field beside a kind": _bytes(_wire(events=[event], added_later=[])),
+        "a word": _bytes(word),
+        "a field that is not there": _bytes(older),
+        "spaces": json.dumps(_wire()).encode(),
+    }
+
+
+@pytest.mark.parametrize("what", _of_another_version())
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_what_another_version_wrote_is_passed_on_byte_for_byte(what: str, end: bytes) -> None:
+    data = _of_another_version()[what]
+    record = codec.decode_as_stored(data + end)
+    assert codec.encode(record) == data
+    assert codec.encode(msgspec.structs.replace(record)) == data
+    assert codec.link_behind([record]) == line_digest(data)
+    assert [kind_of(one) for one in record.events] == [
+        kind_of(e) for e in codec.decode(data).events
+    ]
+
+
+def test_what_this_version_wrote_is_passed_on_as_a_record_like_any_other() -> None:
+    for record in Scenario().saving().history:
+        assert codec.decode_as_stored(codec.encode(record)) == record
 
 
 def test_an_unknown_kind_is_kept_byte_for_byte_and_changes_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 
-from drainfsm.core.codec import decode_lines
+from drainfsm.core.codec import decode_as_stored, decode_lines
 from drainfsm.errors import DrainfsmError
 from drainfsm.log.journal import Journal
 from drainfsm.store import ObjectStore
@@ -32,7 +32,7 @@ def bring_back(
                 continue
             with contextlib.closing(open_journal(epoch)) as journal:
                 for data in lines:
-                    records = [r for r in decode_lines(data) if r.follows >= journal.count]
-                    journal.append(*records)
+                    found = decode_lines(data, each=decode_as_stored)
+                    journal.append(*(one for one in found if one.follows >= journal.count))
     except (DrainfsmError, OSError) as error:
         warn(f"records that the store keeps under {KEPT} are not in the journal yet: {error}")
