@@ -26,6 +26,9 @@ BATCH_RECORDS, BATCH_BYTES = 20_000, 16 << 20
 """Of one read: far below what a server buffers for a slow reader (64 MiB)."""
 
 FOLLOW_RETRY_S = 0.2
+BEHIND_S = 2.0
+"""For a new leader to catch up."""
+
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -309,7 +312,9 @@ class Connection:
         self, job_id: str = "", *, after_sequence: int = 0
     ) -> AsyncGenerator[Stored, None]:
         """The same from behind a sequence. Goes on over restarts of the server, for ever, and past
-        what is no record of the job, which is logged as a warning.
+        what is no record of the job, which is logged as a warning. So is a stream that was made
+        anew, or came back with less: it is read from its beginning, and sequences with it; records
+        that came before come again, and every fold skips them.
 
         Raises:
             BrokerError: the connection is closed for good.
@@ -340,9 +345,15 @@ class Connection:
         Raises:
             BrokerError: the connection is closed for good.
         """
-        subject = _subject(job_id) if job_id else api.SUBJECTS
+        subject, identity = _subject(job_id) if job_id else api.SUBJECTS, api.StreamIdentity()
         while True:
             try:
+                if await identity.changed(self.stream_info, after_sequence):
+                    log.warning("stream %s is not the one that was read: read it all", STREAM)
+                    after_sequence = 0
+                if identity.behind:
+                    await asyncio.sleep(BEHIND_S)
+                    continue
                 async for message in self.messages(subject, after_sequence=after_sequence):
                     after_sequence = message.sequence
                     yield message

@@ -3,6 +3,7 @@ server's."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -102,6 +103,31 @@ class ConsumerReply(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that it is about to deliver."""
 
     error: ApiError | None = None
+
+
+class StreamIdentity:
+    """Which stream it is that was read so far: it may be made anew, or come back from a backup, and
+    what comes then would be taken for known."""
+
+    def __init__(self) -> None:
+        self._created = ""
+        self.behind = False
+        """It has less than was read, and may only be late to tell."""
+
+    async def changed(self, ask: Callable[[], Awaitable[StreamReply]], sequence: int) -> bool:
+        """Whether it is another one by now. ``ask``: what its leader says; ``sequence``: of the
+        last message that was read."""
+        try:
+            reply = await ask()
+        except BrokerError:  # who reads from a mirror, or may not ask, cannot know
+            return False
+        if reply.error is not None:
+            return False
+        # Once may be a new leader that has not caught up.
+        behind = reply.state.last_seq < sequence
+        other = self._created not in ("", reply.created) or (behind and self.behind)
+        self._created, self.behind = reply.created, behind and not other
+        return other
 
 
 def create_request(

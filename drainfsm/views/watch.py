@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from drainfsm.core.codec import decode
 from drainfsm.core.records import subjects_of
 from drainfsm.errors import BrokerError, ConfigError, RecordUnreadableError
+from drainfsm.log.stream import StreamIdentity
 from drainfsm.views.growing_file import GrowingFile, projected
 from drainfsm.views.history import History, read_file, read_journals, read_stream
 from drainfsm.views.journals import GrowingJournals
@@ -180,7 +181,7 @@ class Reader:
             if not wrong and loop.time() - looked_s >= LOOK_S:
                 sequence = self.projection.sequence
                 wrong = await _unreadable(connection, self._job)
-                if not wrong and await self._stream.changed(connection, sequence):
+                if not wrong and await self._stream.changed(connection.stream_info, sequence):
                     self.projection = Projection()
                     self.changed.set()
                     await connection.close()
@@ -226,26 +227,3 @@ async def _unreadable(connection: Connection, job: str | None) -> str:
     except BrokerError as error:
         return str(error)
     return ""
-
-
-class StreamIdentity:
-    """Which stream it is that was read so far: it may be made anew, or come back from a backup, and
-    what comes then would be taken for known."""
-
-    def __init__(self) -> None:
-        self._created = ""
-        self._behind = False
-
-    async def changed(self, connection: Connection, sequence: int) -> bool:
-        """Whether it is another one by now. ``sequence``: of the last message that was read."""
-        try:
-            reply = await connection.stream_info()
-        except BrokerError:  # who reads from a mirror, or may not ask, cannot know
-            return False
-        if reply.error is not None:
-            return False
-        # Once may be a new leader that has not caught up.
-        behind = reply.state.last_seq < sequence
-        other = self._created not in ("", reply.created) or (behind and self._behind)
-        self._created, self._behind = reply.created, behind and not other
-        return other

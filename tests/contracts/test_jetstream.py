@@ -458,6 +458,47 @@ def test_a_follower_survives_the_server_killed_and_restarted(
     asyncio.run(scene())
 
 
+def test_a_follower_reads_a_stream_that_was_made_anew_from_its_beginning(
+    own_nats_server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its sequences begin at 1 again: the consumer of the old one would hear nothing."""
+
+    async def scene() -> None:
+        async with connected(own_nats_server) as connection:
+            await connection.ensure_stream()
+            old, new = records_of("a", 4), records_of("b", 2)
+            await append(connection, old)
+            async with contextlib.aclosing(connection.follow_stored()) as following:
+                assert [(await anext(following)).record for _ in old] == old
+                waiting = asyncio.ensure_future(anext(following))
+                await asyncio.sleep(0)
+                delete = f"$JS.API.STREAM.DELETE.{STREAM}"
+                await connection.link.client.request(delete, b"", timeout=30)
+                await connection.ensure_stream()
+                await append(connection, new)
+                found = [await waiting, await anext(following)]
+                assert [(one.sequence, one.record) for one in found] == [(1, new[0]), (2, new[1])]
+
+    asyncio.run(scene())
+    assert "is not the one that was read" in caplog.text
+
+
+def test_a_follower_that_knows_more_than_the_stream_has_reads_it_from_its_beginning(
+    own_nats_server: EmbeddedServer,
+) -> None:
+    """It came back from a backup, or was made anew while nobody followed."""
+
+    async def scene() -> None:
+        async with connected(own_nats_server) as connection:
+            await connection.ensure_stream()
+            records = records_of("a", 2)
+            await append(connection, records)
+            async with contextlib.aclosing(connection.follow_stored(after_sequence=9)) as following:
+                assert [(await anext(following)).record for _ in records] == records
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("lost", [1, 3, 5], ids=["first", "middle", "last"])
 def test_a_follower_notices_a_message_that_was_lost_on_the_way(
     nats_server: EmbeddedServer, job: str, monkeypatch: pytest.MonkeyPatch, lost: int

@@ -19,11 +19,12 @@ from playwright.sync_api import expect, sync_playwright
 from drainfsm.core import events as e
 from drainfsm.core.codec import encode
 from drainfsm.core.events import kind_of
-from drainfsm.core.records import subject_of
+from drainfsm.core.records import Record, subject_of
 from drainfsm.log.embedded import EmbeddedServer
-from drainfsm.log.jetstream import connect
+from drainfsm.log.jetstream import STREAM, connect
 from drainfsm.runtime.paths import RunInfo, read_run_info, run_info_path
 from drainfsm.testing.scenario import Scenario
+from drainfsm_kit.logs import records_of
 from drainfsm_kit.running import ROOMY, RunningJob, running_job
 
 pytestmark = pytest.mark.node
@@ -98,6 +99,37 @@ def test_node_reads_past_what_is_no_record(own_nats_server: EmbeddedServer) -> N
             f"1 {kind_of(event)}\n" for event in first.events
         ]
         assert follower.stdout.readline() == "1 new?[2J?\n"
+    finally:
+        follower.kill()
+        follower.wait()
+        follower.stdout.close()
+
+
+def test_node_reads_a_stream_that_was_made_anew(own_nats_server: EmbeddedServer) -> None:
+    first, second = records_of("job", 3), records_of("job", 2, epoch=2)
+
+    async def publish(records: list[Record]) -> None:
+        connection = await connect(own_nats_server.url, timeout_s=10)
+        await connection.link.client.request(f"$JS.API.STREAM.DELETE.{STREAM}", b"")
+        await connection.ensure_stream()
+        after = 0
+        for record in records:
+            after = await connection.append(record, after_sequence=after)
+        await connection.close()
+
+    asyncio.run(publish(first))
+    follower = subprocess.Popen(
+        ["node", "follow.js", own_nats_server.url, "job"],
+        cwd=EXAMPLES,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert follower.stdout is not None
+    try:
+        for epoch, records in ((1, first), (2, second)):
+            for _ in records:
+                assert follower.stdout.readline() == f"{epoch} healthy_step_reached\n"
+            asyncio.run(publish(second))
     finally:
         follower.kill()
         follower.wait()
