@@ -116,15 +116,10 @@ class Connection:
                 raise BrokerError(f"cannot create stream {STREAM}: {made.error.description}")
             self._created_stream = True
             reply = await self.stream_info()
-        if reply.error is not None:
-            raise BrokerError(f"cannot use stream {STREAM}: {reply.error.description}")
-        api.check(reply.config, replicas=replicas)
+        warnings = api.warnings(reply, replicas=replicas, sync_always=sync_always)
         self.stream_created = reply.created
         self.forgets_after_ms = api.forgets_after_ms(reply.config)
-        return [
-            *api.risks(reply.config, sync_always=sync_always),
-            *api.shortages(reply.config, reply.state),
-        ]
+        return warnings
 
     async def stream_warnings(self) -> list[str]:
         """What may be lost of a stream that is there. Nothing is created: the first attempt does.
@@ -135,13 +130,7 @@ class Connection:
         reply = await self.stream_info()
         if reply.error is not None and reply.error.err_code == api.STREAM_NOT_FOUND:
             return []
-        if reply.error is not None:
-            raise BrokerError(f"cannot use stream {STREAM}: {reply.error.description}")
-        api.check(reply.config, replicas=1)
-        return [
-            *api.risks(reply.config, sync_always=None),
-            *api.shortages(reply.config, reply.state),
-        ]
+        return api.warnings(reply, replicas=1, sync_always=None)
 
     def created_stream(self) -> bool:
         """True once after ``ensure_stream`` found none: what an earlier one had is not in it."""

@@ -220,3 +220,18 @@ def shortages(config: dict[str, Any], state: StreamState) -> list[str]:
                 f"raise {field}, or records stay in the journals"
             )
     return found
+
+
+def warnings(reply: StreamReply, *, replicas: int, sync_always: bool | None) -> list[str]:
+    """All that is to be told of it.
+
+    Raises:
+        BrokerError: it cannot be used, or is not an append-only log (names the fields).
+    """
+    if reply.error is not None:
+        raise BrokerError(f"cannot use stream {STREAM}: {reply.error.description}")
+    check(reply.config, replicas=replicas)
+    return [
+        *risks(reply.config, sync_always=sync_always),
+        *shortages(reply.config, reply.state),
+    ]

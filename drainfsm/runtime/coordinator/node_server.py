@@ -81,6 +81,9 @@ class NodeServer:
         self._outcome: asyncio.Future[Coordinator | n.Refusal] | None = None
         """Of the start."""
 
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        """A future of each connection that waits for it."""
+
         self._gathered: set[int] = set()
         """Nodes that wait for it."""
 
@@ -167,6 +170,8 @@ class NodeServer:
     def _decide(self, outcome: Coordinator | n.Refusal) -> None:
         if self._outcome is not None:
             self._outcome.set_result(outcome)
+            for decided in self._waiting:
+                decided.set_result(None)
 
     async def _within(self, seconds: float, reached: Callable[[], bool]) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -283,7 +288,11 @@ class NodeServer:
         if outcome is None:
             raise AssertionError("nobody comes before listen")
         gone = asyncio.ensure_future(reader.read(1))  # it says nothing before it is welcome
-        waited_for: list[asyncio.Future[Any]] = [outcome, gone]
+        # A future of its own: ``wait`` takes its callback back every time, and of one future for
+        # thousands of nodes that means going through the callbacks of all.
+        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[decided] = None
+        waited_for: list[asyncio.Future[Any]] = [decided, gone]
         try:
             while not outcome.done() and not gone.done():
                 write_message(writer, n.Gathering())
@@ -294,6 +303,7 @@ class NodeServer:
                 )
             return None if gone.done() else outcome.result()
         finally:
+            del self._waiting[decided]
             gone.cancel()
             await asyncio.wait({gone})
 
