@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from drainfsm.core.codec import decode
@@ -12,6 +14,10 @@ from drainfsm.log.jetstream import Connection
 FRUITLESS_MAX = 3
 """Refusals in a row, with the leader's answer unchanged, before waiting for the next try."""
 
+AGE_SHARE = 0.9
+"""Of the age at which the stream forgets a record. What is older may be gone by the server's clock,
+and would go in a moment if it were shipped again."""
+
 
 class Shipment:
     """How many of the records the stream has, and after which sequence the next one goes.
@@ -19,7 +25,11 @@ class Shipment:
     Only the stream itself is believed: in any doubt its leader is asked.
     """
 
-    def __init__(self, records: Sequence[Record], *, job_id: str, epoch: int) -> None:
+    def __init__(
+        self, records: Sequence[Record], *, job_id: str, epoch: int, forgotten_count: int = 0
+    ) -> None:
+        """``forgotten_count``: that many records, from the first on, are older than the stream
+        keeps them: where later ones are in it, or these are all, they are not shipped."""
         self.records = records
         """Grows, if the journal is being written."""
 
@@ -36,6 +46,17 @@ class Shipment:
         self._sequence: int | None = None
         self._doubted = False
         self._found_less = False
+        self._forgotten_count = forgotten_count
+        self._stored_s: list[float] = []
+        """When each was known to be stored first, by the loop's clock."""
+
+    def forgotten(self, after_ms: int) -> int:
+        """How many records, from the first on, the stream may have forgotten by now, as it keeps
+        each for ``after_ms``; 0: for ever."""
+        if not after_ms:
+            return 0
+        before_s = asyncio.get_running_loop().time() - AGE_SHARE * after_ms / 1_000
+        return max(self._forgotten_count, bisect_right(self._stored_s, before_s))
 
     @property
     def whole(self) -> bool:
@@ -85,6 +106,7 @@ class Shipment:
                 fruitless = 0
                 self.shipped_count += 1
                 self.message_count += 1
+                self._stored_s.append(asyncio.get_running_loop().time())
 
     async def _reconcile(self, connection: Connection) -> None:
         """Learn what the stream has: one question, if that is nothing.
@@ -94,15 +116,22 @@ class Shipment:
         ``specs/models/Log.tla``).
         """
         self._sequence, before = None, self.shipped_count
+        forgotten_count = self.forgotten(connection.forgets_after_ms)
         self.message_count = count = await connection.count(self.subject)
         if count == 0:
-            self.shipped_count, self._sequence = 0, 0
+            self.shipped_count, self._sequence = self._where_none_is(forgotten_count), 0
         else:
-            await self._scan(connection, message_count=count)
+            await self._scan(connection, message_count=count, forgotten_count=forgotten_count)
         self._found_less = self._found_less or self.shipped_count < before
+        now_s = asyncio.get_running_loop().time()
+        known_count = len(self._stored_s)
+        self._stored_s[self.shipped_count :] = [now_s] * (self.shipped_count - known_count)
 
-    async def _scan(self, connection: Connection, *, message_count: int) -> None:
-        """Count those of ours that the readers' fold accepts, whatever else was let through."""
+    async def _scan(
+        self, connection: Connection, *, message_count: int, forgotten_count: int
+    ) -> None:
+        """Count those of ours that the readers' fold accepts, whatever else was let through. Those
+        before the first one that is there count, too, where the stream has forgotten them."""
         messages = [message async for message in connection.delivered(self.subject)]
         if len(messages) < message_count:
             raise BrokerError(f"{self.subject}: the replica that answered is behind the leader")
@@ -112,12 +141,26 @@ class Shipment:
                 record = decode(message.data)
             except RecordUnreadableError:
                 continue
+            if count == 0 and self._is_at(record, range(1, forgotten_count + 1)):
+                count = record.follows
             if count < len(self.records) and record.id == self.records[count].id:
                 count += 1
             elif self._would_count(record, position=count):
                 self.conflict = f"record {record.id} of another writer"
                 raise StaleWriterError(self.subject, expected_count=count, actual_count=None)
-        self.shipped_count, self._sequence = count, messages[-1].sequence
+        self.shipped_count = count or self._where_none_is(forgotten_count)
+        self._sequence = messages[-1].sequence
+
+    def _where_none_is(self, forgotten_count: int) -> int:
+        """None of ours is in the stream: where to begin. A later part alone is of no use to
+        readers, unless they have heard the rest."""
+        heard = bool(self._stored_s)
+        return forgotten_count if heard or forgotten_count == len(self.records) else 0
+
+    def _is_at(self, record: Record, places: range) -> bool:
+        """It is the one of ours at one of these places."""
+        place = record.follows
+        return place in places and self.records[place : place + 1] == [record]
 
     def _would_count(self, record: Record, *, position: int) -> bool:
         """The fold takes it for the record that stands at this position."""

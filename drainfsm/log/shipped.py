@@ -75,7 +75,7 @@ def still_true(
         epoch
         for epoch, path in paths.items()
         if (note := notes.attempts.get(epoch)) is not None
-        and note.message_count == counts.get(epoch)
+        and note.message_count == counts.get(epoch, 0)
         and note.journal_bytes == _size(path)
     }
 

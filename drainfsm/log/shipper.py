@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 from drainfsm.core.backoff import backoff_s
@@ -33,6 +34,7 @@ from drainfsm.log.shipped import (
     write_notes,
 )
 
+DAY_MS = 86_400_000
 CONNECT_S = 2.0
 CLOSE_S = 1.0
 RETRY_S, RETRY_S_MAX = 0.1, 15.0
@@ -96,6 +98,9 @@ class Shipper:
         """Of earlier attempts that the stream is known to have."""
 
         self._asked_known = False
+        self._once_whole: set[int] = set()
+        """Of earlier attempts that the stream was known to have at some time."""
+
         self._stream = ""
         """When it was created."""
 
@@ -220,6 +225,7 @@ class Shipper:
             except RecordRefusedError as error:
                 refused = error
         await self._confirm(connection)
+        self._tell_forgotten(connection.forgets_after_ms)
         await self._note(connection)
         if refused is not None:
             raise refused
@@ -228,18 +234,28 @@ class Shipper:
         """Whether the stream has what it acknowledged: what an administrator changes under way (a
         mapping of subjects, a stream that evicts) shows in no acknowledgement."""
         live = self._live
-        if not self._to_confirm or live is None or live.conflict or connection.forgets_after_ms:
+        if not self._to_confirm or live is None or live.conflict:
             return
         count = await connection.count(live.subject)
         self._to_confirm = False
-        if count < live.message_count:
+        forgotten_count = live.forgotten(connection.forgets_after_ms)
+        expected = live.shipped_count - forgotten_count if forgotten_count else live.message_count
+        if count < expected:
             self._tell(
-                f"the stream has {count} of the {live.message_count} records of {live.subject} "
+                f"the stream has {count} of the {expected} records of {live.subject} "
                 "that it acknowledged: does the server map subjects, or was the stream changed? "
                 "The others are shipped again"
             )
             live.doubt()
             self.poke()
+
+    def _tell_forgotten(self, after_ms: int) -> None:
+        if (live := self._live) is not None and live.forgotten(after_ms):
+            self._tell(
+                f"the stream keeps records for {after_ms / DAY_MS:.3g} days: early ones of "
+                f"{live.subject} leave it, and are not shipped again; the journal has them",
+                for_good=True,
+            )
 
     def _shipments(self) -> list[Shipment]:
         """Oldest attempt first, the live one last."""
@@ -252,6 +268,8 @@ class Shipper:
             return
         paths = self._earlier_journals()
         notes = await asyncio.to_thread(read_notes, self._state_dir, self._job_id)
+        noted = notes.attempts if notes.stream == connection.stream_created else ()
+        self._once_whole = set(noted)
         if notes.attempts and paths:
             counts = await message_counts(connection, self._job_id)
             stream = connection.stream_created
@@ -282,7 +300,7 @@ class Shipper:
 
     async def _load_earlier(self, forgets_after_ms: int) -> None:
         """``forgets_after_ms``: what is older than the stream keeps it is not shipped again."""
-        live = self._live
+        live, untold = self._live, list[int]()
         for epoch, path in self._earlier_journals().items():
             if epoch in self._earlier or epoch in self._notes:
                 continue
@@ -292,9 +310,19 @@ class Shipper:
                 self._tell(
                     f"{damage}; the {len(records)} records before it are shipped", for_good=True
                 )
-            if _forgotten(records, live, forgets_after_ms):
-                records = []
-            self._earlier[epoch] = Shipment(records, job_id=self._job_id, epoch=epoch)
+            count = _forgotten_count(records, live, forgets_after_ms)
+            if count and count == len(records) and epoch not in self._once_whole:
+                untold.append(epoch)
+            self._earlier[epoch] = Shipment(
+                records, job_id=self._job_id, epoch=epoch, forgotten_count=count
+            )
+        if untold:
+            self._tell(
+                f"the stream keeps records for {forgets_after_ms / DAY_MS:.3g} days: attempts "
+                f"{untold[0]} to {untold[-1]} are older, and what is not in it of them is not "
+                "shipped; their journals have it",
+                for_good=True,
+            )
 
     async def _connected(self) -> Connection:
         connection = self._connection
@@ -353,11 +381,12 @@ class Shipper:
             self._on_error(f"the shipper stopped (a bug; the journal has everything): {error!r}")
 
 
-def _forgotten(records: list[Record], live: Shipment | None, after_ms: int) -> bool:
+def _forgotten_count(records: list[Record], live: Shipment | None, after_ms: int) -> int:
     """By the clock of this machine's journals, as of the newest record."""
-    if not after_ms or not records or live is None or not live.records:
-        return False
-    return records[-1].at_unix_ms + after_ms < live.records[-1].at_unix_ms
+    if not after_ms or live is None or not live.records:
+        return 0
+    oldest_unix_ms = live.records[-1].at_unix_ms - after_ms
+    return sum(1 for _ in takewhile(lambda one: one.at_unix_ms < oldest_unix_ms, records))
 
 
 def _whole_records(path: Path, world: World) -> tuple[list[Record], str]:

@@ -17,13 +17,13 @@ from drainfsm.core.codec import decode
 from drainfsm.core.events import UnknownFact
 from drainfsm.core.records import Record, subject_of
 from drainfsm.errors import BrokerError, RecordRefusedError
-from drainfsm.log import Connection, NatsServer, connect
+from drainfsm.log import Connection, NatsServer, connect, stream
 from drainfsm.log.embedded import EmbeddedServer
 from drainfsm.log.journal import Journal, journal_path, read_journal
 from drainfsm.log.shipper import Shipper, World
 from drainfsm.log.stream import STREAM, create_request
 from drainfsm_kit.agent_process import free_port
-from drainfsm_kit.logs import records_of
+from drainfsm_kit.logs import Proxy, records_of
 from drainfsm_kit.nats_servers import certificate, nats_server
 
 JOB, LONG_MS, WAIT_S = "job", 90_000, 90.0
@@ -100,6 +100,119 @@ def test_what_was_acknowledged_and_is_not_there_to_stay_is_found_before_the_agen
         "made to evict": "discard is 'old', not 'new'",
     }
     assert any(expected[how] in line for line in told), told
+
+
+KEPT_S = 4
+"""By the stream of the next tests; real ones keep a week at least."""
+
+
+async def keeping_briefly(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "AGE_DAYS_MIN", 0)
+    connection = await connect(address, timeout_s=30)
+    await connection.ensure_stream()
+    await connection.close()
+    age_ns = KEPT_S * 1_000_000_000
+    await reconfigure(address, {"max_age": age_ns, "duplicate_window": age_ns})
+
+
+async def until_empty(address: str) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while await read(address):
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_what_a_live_attempt_wrote_before_the_stream_forgot_it_is_neither_lost_nor_shipped_again(
+    own_nats_server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    records, told = records_of(JOB, 7), list[str]()
+    (kept_journal := tmp_path / "state").mkdir()
+
+    async def scene() -> None:
+        await keeping_briefly(own_nats_server.url, monkeypatch)
+        async with Proxy(to_port=own_nats_server.port) as proxy:
+            url = own_nats_server.url.replace(f":{own_nats_server.port}", f":{proxy.port}")
+            async with shipping(url, kept_journal, epoch=1, told=told) as (shipper, journal):
+                journal.append(*records[:3])
+                assert await shipper.flush(timeout_ms=LONG_MS)
+                await until_empty(own_nats_server.url)
+                journal.append(*records[3 : 3 + left])
+                assert await shipper.flush(timeout_ms=LONG_MS)
+                proxy.cut()
+                journal.append(*records[3 + left : 5 + left])
+                assert await shipper.flush(timeout_ms=LONG_MS)
+                found = await read(own_nats_server.url)
+                assert found == records[3 : 5 + left][-len(found) :]
+
+    asyncio.run(scene())
+    assert sum("leave it, and are not shipped again" in line for line in told) == 1
+    assert not any("that it acknowledged" in line for line in told), told
+
+
+def test_what_is_gone_before_its_time_is_told_and_shipped_again(
+    own_nats_server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that forgets by age is asked at the end like any other."""
+    records, told = records_of(JOB, 3), list[str]()
+
+    async def scene() -> None:
+        url = own_nats_server.url
+        await keeping_briefly(url, monkeypatch)
+        await reconfigure(url, {"max_age": 7 * stream.DAY_NS})
+        async with shipping(url, tmp_path / "state", epoch=1, told=told) as (shipper, journal):
+            journal.append(*records)
+            assert await shipper.flush(timeout_ms=LONG_MS)
+            for changes in ({"discard": "old", "max_msgs": 1}, {"discard": "new", "max_msgs": -1}):
+                await reconfigure(url, changes)
+            assert await shipper.flush(timeout_ms=LONG_MS)
+            assert [one for one in await read(url) if one.id == records[0].id]
+
+    asyncio.run(scene())
+    assert any("the stream has 1 of the 3 records" in line for line in told), told
+
+
+def test_earlier_attempts_that_the_stream_has_forgotten_are_told_once(
+    own_nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """One of them in part: what is there of it is enough to know the rest."""
+    day_ms = 86_400_000
+
+    def aged(count: int, *, epoch: int, days: float) -> list[Record]:
+        by_ms = round(days * day_ms)
+        return [
+            replace(r, at_unix_ms=r.at_unix_ms - by_ms) for r in records_of(JOB, count, epoch=epoch)
+        ]
+
+    gone, partly = (
+        aged(3, epoch=1, days=9),
+        [*aged(2, epoch=2, days=9), *records_of(JOB, 4, epoch=2)[2:]],
+    )
+    for records in (gone, partly):
+        leave_journal(tmp_path, records)
+
+    async def start(url: str, epoch: int) -> list[str]:
+        told: list[str] = []
+        async with shipping(url, tmp_path, epoch=epoch, told=told) as (shipper, journal):
+            journal.append(*records_of(JOB, 1, epoch=epoch))
+            assert await shipper.flush(timeout_ms=LONG_MS)
+        return [line for line in told if "is not shipped" in line or "acknowledged" in line]
+
+    async def scene() -> None:
+        url = own_nats_server.url
+        connection = await connect(url, timeout_s=30)
+        await connection.ensure_stream()
+        after = 0
+        for record in partly[2:]:
+            after = await connection.append(record, after_sequence=after)
+        await connection.close()
+        await reconfigure(url, {"max_age": 7 * stream.DAY_NS})
+        first, second = await start(url, 3), await start(url, 4)
+        assert ["attempts 1 to 1 are older" in line for line in first] == [True], first
+        assert second == []
+        shipped = [(r.epoch, r.follows) for r in await read(url)]
+        assert shipped == [(2, 2), (2, 3), (3, 0), (4, 0)]
+
+    asyncio.run(scene())
 
 
 async def reconfigure(url: str, changes: dict[str, object]) -> None:
