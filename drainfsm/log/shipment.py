@@ -116,26 +116,23 @@ class Shipment:
         ``specs/models/Log.tla``).
         """
         self._sequence, before = None, self.shipped_count
-        forgotten_count = self.forgotten(connection.forgets_after_ms)
         self.message_count = count = await connection.count(self.subject)
         if count == 0:
-            self.shipped_count, self._sequence = self._where_none_is(forgotten_count), 0
+            self.shipped_count, self._sequence = self._where_none_is(connection), 0
         else:
-            await self._scan(connection, message_count=count, forgotten_count=forgotten_count)
+            await self._scan(connection, message_count=count)
         self._found_less = self._found_less or self.shipped_count < before
         now_s = asyncio.get_running_loop().time()
         known_count = len(self._stored_s)
         self._stored_s[self.shipped_count :] = [now_s] * (self.shipped_count - known_count)
 
-    async def _scan(
-        self, connection: Connection, *, message_count: int, forgotten_count: int
-    ) -> None:
+    async def _scan(self, connection: Connection, *, message_count: int) -> None:
         """Count those of ours that the readers' fold accepts, whatever else was let through. Those
         before the first one that is there count, too, where the stream has forgotten them."""
         messages = [message async for message in connection.delivered(self.subject)]
         if len(messages) < message_count:
             raise BrokerError(f"{self.subject}: the replica that answered is behind the leader")
-        count = 0
+        count, forgotten_count = 0, self.forgotten(connection.forgets_after_ms)
         for message in messages:
             try:
                 record = decode(message.data)
@@ -148,19 +145,21 @@ class Shipment:
             elif self._would_count(record, position=count):
                 self.conflict = f"record {record.id} of another writer"
                 raise StaleWriterError(self.subject, expected_count=count, actual_count=None)
-        self.shipped_count = count or self._where_none_is(forgotten_count)
+        self.shipped_count = count or self._where_none_is(connection)
         self._sequence = messages[-1].sequence
 
-    def _where_none_is(self, forgotten_count: int) -> int:
+    def _where_none_is(self, connection: Connection) -> int:
         """None of ours is in the stream: where to begin. A later part alone is of no use to
         readers, unless they have heard the rest."""
+        forgotten_count = self.forgotten(connection.forgets_after_ms)
         heard = bool(self._stored_s)
         return forgotten_count if heard or forgotten_count == len(self.records) else 0
 
     def _is_at(self, record: Record, places: range) -> bool:
         """It is the one of ours at one of these places."""
         place = record.follows
-        return place in places and self.records[place : place + 1] == [record]
+        there = place in places and place < len(self.records)
+        return there and self.records[place].id == record.id
 
     def _would_count(self, record: Record, *, position: int) -> bool:
         """The fold takes it for the record that stands at this position."""

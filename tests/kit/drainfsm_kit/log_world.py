@@ -43,6 +43,8 @@ class Sent(NamedTuple):
 class _Shipper:
     """One shipper, and the connection that it believes to have."""
 
+    forgets_after_ms = 0
+
     def __init__(self, world: World, number: int, records: list[Record]) -> None:
         self.number = number
         self.shipment = Shipment(records, job_id="job", epoch=1)
