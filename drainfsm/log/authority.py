@@ -116,7 +116,7 @@ def write_credentials(directory: Path, jobs: Sequence[str], *, issued_unix_s: in
         tokens = _operator_config(
             operator, system=system, account=account, issued_unix_s=issued_unix_s
         )
-        config.write_text(tokens)
+        _replace(config, tokens)
         new.append(config)
     return new
 
@@ -147,7 +147,10 @@ def write_users(directory: Path, jobs: Sequence[str]) -> list[Path]:
 
 
 def _replace(path: Path, text: str) -> None:
+    """By a file that its owner alone may write, whatever the umask: who may do what is in it."""
     fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o644)
     fresh.write_text(text)
     fresh.replace(path)
 

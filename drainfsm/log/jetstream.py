@@ -17,7 +17,7 @@ from drainfsm.errors import BrokerError, RecordRefusedError, RecordUnreadableErr
 from drainfsm.log import stream as api
 from drainfsm.log.link import CLOSE_S, CONNECT_S, Link, Report
 from drainfsm.log.server import NatsServer
-from drainfsm.log.tail import Tail, TailBrokenError
+from drainfsm.log.tail import READ_ONCE_S, Tail, TailBrokenError
 from drainfsm.log.wire import BrokerMessage, Part, Wire
 
 STREAM = api.STREAM
@@ -242,7 +242,7 @@ class Connection:
     async def delivered(self, subject: str) -> AsyncGenerator[BrokerMessage, None]:
         """The same of one subject or pattern, for an agent: it may read its own job's subjects
         only, and a server can check that of a consumer, not of a direct read."""
-        tail = Tail(self.link.client, subject, after_sequence=0)
+        tail = Tail(self.link.client, subject, after_sequence=0, inactive_s=READ_ONCE_S)
         self._tails.add(tail)
         try:
             for _ in range(await tail.open(self.link.call)):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from drainfsm.core.codec import decode_as_stored
-from drainfsm.core.records import Record, subject_of
+from drainfsm.core.records import Record, subjects_of
 from drainfsm.errors import RecordUnreadableError, StaleWriterError
 from drainfsm.log.jetstream import Connection
 from drainfsm.log.shipment import Shipment
@@ -38,22 +38,27 @@ async def merge(connection: Connection, records: Iterable[Record], *, job_id: st
     for record in records:
         if record.job_id == job_id:
             attempts.setdefault(record.epoch, {}).setdefault(record.follows, record)
+    there = await _present(connection, job_id=job_id)
     return [
-        await _merge(connection, attempts[epoch], job_id=job_id, epoch=epoch)
+        await _merge(connection, attempts[epoch], there.get(epoch, []), job_id=job_id, epoch=epoch)
         for epoch in sorted(attempts)
     ]
 
 
 async def _merge(
-    connection: Connection, given: dict[int, Record], *, job_id: str, epoch: int
+    connection: Connection,
+    given: dict[int, Record],
+    present: list[Record],
+    *,
+    job_id: str,
+    epoch: int,
 ) -> Merged:
-    present = await _present(connection, job_id=job_id, epoch=epoch)
     whole = list(present)
     while (record := given.get(len(whole))) is not None:
         whole.append(record)
     missing = len(whole) if max(given) >= len(whole) else None
     conflict = _conflict(present, given)
-    if not conflict:
+    if not conflict and len(whole) > len(present):
         shipment = Shipment(whole, job_id=job_id, epoch=epoch)
         try:
             await shipment.ship(connection)
@@ -68,17 +73,18 @@ async def _merge(
     )
 
 
-async def _present(connection: Connection, *, job_id: str, epoch: int) -> list[Record]:
-    """What a reader counts of the stream."""
-    found: list[Record] = []
-    async for message in connection.delivered(subject_of(job_id=job_id, epoch=epoch)):
+async def _present(connection: Connection, *, job_id: str) -> dict[int, list[Record]]:
+    """What a reader counts of the stream, by attempt. By one consumer: a server has no thousands of
+    them."""
+    found: dict[int, list[Record]] = {}
+    async for message in connection.delivered(subjects_of(job_id)):
         try:
             record = decode_as_stored(message.data)
         except RecordUnreadableError:
             continue
-        own = (record.job_id, record.epoch, record.follows) == (job_id, epoch, len(found))
-        if own:
-            found.append(record)
+        attempt = found.setdefault(record.epoch, [])
+        if (record.job_id, record.follows) == (job_id, len(attempt)):
+            attempt.append(record)
     return found
 
 

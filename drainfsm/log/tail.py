@@ -23,6 +23,10 @@ SILENCE_S_MAX = 3 * HEARTBEAT_S
 INACTIVE_S = 10
 """The server forgets a consumer whose reader is gone for this long."""
 
+READ_ONCE_S = 1
+"""The same of one that reads what is there: servers have a thousand consumers at most, and a start
+may look at as many attempts."""
+
 CLOSE_S = 1.0
 T = TypeVar("T")
 
@@ -38,10 +42,13 @@ class Call(Protocol):
 class Tail:
     """One consumer. Whatever goes wrong, it is broken: make another one after the last message."""
 
-    def __init__(self, client: Client, subject: str, *, after_sequence: int) -> None:
+    def __init__(
+        self, client: Client, subject: str, *, after_sequence: int, inactive_s: int = INACTIVE_S
+    ) -> None:
         self._client = client
         self._subject = subject
         self._after = after_sequence
+        self._inactive_s = inactive_s
         self._received = 0
         self._queue: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._subscription: Subscription | None = None
@@ -69,7 +76,7 @@ class Tail:
             "filter_subject": self._subject,
             "replay_policy": "instant",
             "idle_heartbeat": HEARTBEAT_S * 1_000_000_000,
-            "inactive_threshold": INACTIVE_S * 1_000_000_000,
+            "inactive_threshold": self._inactive_s * 1_000_000_000,
             "mem_storage": True,
             "num_replicas": 1,
         }

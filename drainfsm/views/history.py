@@ -231,7 +231,7 @@ def read_one_journal(path: Path) -> tuple[list[Record], str]:
     try:
         for record in read_journal(path, each=decode_as_stored):
             records.append(record)
-    except LogError as error:
+    except (LogError, OSError) as error:
         return records, str(error)
     return records, ""
 

@@ -44,7 +44,7 @@ class GrowingJournals:
         reader = self._readers.setdefault(path, JournalReader(path))
         try:
             records = reader.read_on()
-        except LogError as error:
+        except (LogError, PermissionError, IsADirectoryError) as error:
             self._damaged.add(path)
             self.projection.read_garbage(str(error))
             return False

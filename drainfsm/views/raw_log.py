@@ -77,7 +77,7 @@ def _journal(path: Path) -> RawLog:
     try:
         for number, data in enumerate(read_lines(path)):
             lines.append(RawLine(f"{path.name}, record {number}", data))
-    except JournalCorruptError as error:
+    except (JournalCorruptError, OSError) as error:
         damage = f"{error}"
     return RawLog(where=str(path), lines=lines, damage=damage)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import stat
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -273,6 +275,23 @@ def test_a_second_call_adds_a_job_and_changes_nothing_else(tmp_path: Path) -> No
                 assert other.link.connected, "the server knows users that are added"
 
         asyncio.run(scene(Users(keys, address, kind="creds")))
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+@pytest.mark.parametrize("how", [[], ["--nkeys"]])
+def test_secrets_are_their_owners_and_nobody_else_writes_any_file(
+    tmp_path: Path, umask: int, how: list[str]
+) -> None:
+    before = os.umask(umask)
+    try:
+        for job in ("a", "b"):
+            assert main(["auth", "init", "-o", str(tmp_path / "keys"), "--job", job, *how]) == 0
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "keys").iterdir():
+        public = path.suffix in (".pub", ".conf")
+        mode = 0o644 & ~umask if public else 0o600
+        assert (path.name, stat.S_IMODE(path.stat().st_mode)) == (path.name, mode)
 
 
 def test_public_keys_of_a_job_are_kept_when_it_gets_another(tmp_path: Path) -> None:

@@ -152,3 +152,17 @@ def test_an_exported_file_is_brought_in_too(place: Place, tmp_path: Path, capsys
     assert place.stream() == records
     assert place.bring() == 2
     assert "the store keeps no records of job job" in capsys.readouterr().err
+
+
+def test_more_attempts_than_a_server_has_consumers(
+    place: Place, tmp_path: Path, capsys: Output
+) -> None:
+    records = [record for epoch in range(1, 1_201) for record in records_of(JOB, 1, epoch=epoch)]
+    file = tmp_path / "exported.jsonl"
+    file.write_bytes(encode_lines(records))
+    for added, present in ((1, 0), (0, 1)):
+        assert place.bring("--file", str(file)) == 0
+        told = capsys.readouterr().out.splitlines()
+        assert len(told) == len(records)
+        assert all(f"{added} records added, {present} were there" in line for line in told)
+    assert place.stream() == records

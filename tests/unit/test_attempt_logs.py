@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tracemalloc
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from drainfsm.core.codec import encode_lines
 from drainfsm.core.events import AttemptLost
 from drainfsm.core.records import Record
 from drainfsm.errors import ConfigError
-from drainfsm.log.journal import Journal, journal_path
+from drainfsm.log.journal import Journal, journal_path, journals
 from drainfsm.testing.scenario import NOON_UNIX_MS
 from drainfsm.views.attempt_logs import attempts_in, attempts_of_file, attempts_of_journals
 from drainfsm.views.history import by_attempt, read_file, read_journals
+from drainfsm.views.journals import GrowingJournals
+from drainfsm.views.raw_log import journal_lines
 from drainfsm.views.replay import AttemptReplay, replay_job
 from drainfsm_kit.logs import records_of
 
@@ -118,3 +121,22 @@ def test_a_job_of_many_attempts_is_never_held_as_a_whole(tmp_path: Path) -> None
     peak_bytes(2)  # whatever is loaded at first
     per_record_bytes = (peak_bytes(500) - peak_bytes(50)) / (450 * 20)
     assert per_record_bytes < 100, "eight, and the names of the attempts; a record has 1,000"
+
+
+def test_a_journal_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    """It belongs to another user, say."""
+    for epoch in (1, 3):
+        path = journal_path(tmp_path, job_id=JOB, epoch=epoch)
+        with contextlib.closing(Journal.open(path, job_id=JOB, epoch=epoch)) as journal:
+            journal.append(*records_of(JOB, 2, epoch=epoch))
+    unreadable = journal_path(tmp_path, job_id=JOB, epoch=2)
+    unreadable.mkdir()
+    found = read_journals(tmp_path, job_id=JOB)
+    assert [record.epoch for record in found.records] == [1, 1, 3, 3]
+    assert str(unreadable) in found.damage
+    raw = journal_lines(tmp_path, job_id=JOB)
+    assert (len(raw.lines), str(unreadable) in raw.damage) == (4, True)
+    growing = GrowingJournals(lambda: journals(tmp_path, JOB).values())
+    assert growing.poll()
+    assert growing.projection.jobs[JOB].newest.state.attempt.epoch == 3
+    assert growing.projection.unreadable_count == 1
