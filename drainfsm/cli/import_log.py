@@ -30,8 +30,8 @@ log/ in the store; import brings that, or an exported file or a journal, into th
 that are there are not stored again, so that it may be repeated, and an attempt on the same machine
 may ship its journals before or after.
 
-Exit code 1: records are missing in between, are unreadable, or belong where the stream holds those
-of another writer."""
+Exit code 1: records are missing in between, are unreadable, are refused, or belong where the stream
+holds those of another writer."""
 
 CONNECT_S = 10.0
 
@@ -62,7 +62,8 @@ def main(argv: Sequence[str]) -> int:
         else:
             print(_text(one))
     damaged = report_damage(history)
-    return int(bool(damaged) or any(one.conflict or one.missing is not None for one in merged))
+    wrong = any(one.conflict or one.refused or one.missing is not None for one in merged)
+    return int(bool(damaged) or wrong)
 
 
 def _history(settings: Settings, arguments: argparse.Namespace) -> History:
@@ -89,6 +90,8 @@ def _text(one: Merged) -> str:
     told = f"attempt {one.epoch}: {one.added_count} records added, {one.present_count} were there"
     if one.conflict:
         return f"{told}; NOT imported, another writer's log is there: {one.conflict}"
+    if one.refused:
+        return f"{told}; the next was refused, and those behind it wait for it: {one.refused}"
     if one.missing is not None:
         return f"{told}; record {one.missing} is missing, and those behind it wait for it"
     return told

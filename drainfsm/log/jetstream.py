@@ -316,7 +316,7 @@ class Connection:
                 except RecordUnreadableError as error:
                     log.warning("%s: passed over", error)
                     continue
-                if job_id in ("", stored.record.job_id):
+                if stored.record.job_id == message.job_id:
                     yield stored
                 else:
                     log.warning(

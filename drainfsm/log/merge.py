@@ -8,7 +8,7 @@ import msgspec
 
 from drainfsm.core.codec import decode_as_stored
 from drainfsm.core.records import Record, subjects_of
-from drainfsm.errors import RecordUnreadableError, StaleWriterError
+from drainfsm.errors import RecordRefusedError, RecordUnreadableError, StaleWriterError
 from drainfsm.log.jetstream import Connection
 from drainfsm.log.shipment import Shipment
 
@@ -26,6 +26,9 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
 
     conflict: str = ""
     """Not empty: the stream holds another writer's record; nothing was added."""
+
+    refused: str = ""
+    """Not empty: why the stream did not take a record, nor those behind it."""
 
 
 async def merge(connection: Connection, records: Iterable[Record], *, job_id: str) -> list[Merged]:
@@ -57,19 +60,23 @@ async def _merge(
     while (record := given.get(len(whole))) is not None:
         whole.append(record)
     missing = len(whole) if max(given) >= len(whole) else None
-    conflict = _conflict(present, given)
+    conflict, refused, added_count = _conflict(present, given), "", 0
     if not conflict and len(whole) > len(present):
         shipment = Shipment(whole, job_id=job_id, epoch=epoch)
         try:
             await shipment.ship(connection)
         except StaleWriterError:
             conflict = shipment.conflict
+        except RecordRefusedError as error:  # of this attempt: others are not held up
+            refused = f"{error}"
+        added_count = 0 if conflict else shipment.shipped_count - len(present)
     return Merged(
         epoch=epoch,
-        added_count=0 if conflict else len(whole) - len(present),
+        added_count=added_count,
         present_count=len(present),
         missing=missing,
         conflict=conflict,
+        refused=refused,
     )
 
 

@@ -111,7 +111,7 @@ class Tail:
             self._received += 1
             if place.consumer != self._received:
                 raise TailBrokenError(f"message {self._received} was missed")
-            return BrokerMessage(place.stream, message.data)
+            return BrokerMessage(place.stream, message.data, message.subject.encode())
 
     def interrupt(self) -> None:
         """The connection is a new one: the consumer may be gone, and messages with it."""

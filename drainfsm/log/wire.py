@@ -28,6 +28,14 @@ class BrokerMessage(msgspec.Struct, frozen=True, gc=False):
 
     sequence: int
     data: bytes
+    subject: bytes = b""
+    """Empty: not known."""
+
+    @property
+    def job_id(self) -> str:
+        """Whose agents may write there. What the record says of itself is their word."""
+        names = self.subject.decode(errors="replace").rsplit(".", 2)
+        return names[-2] if len(names) > 1 else ""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,7 +212,9 @@ class Wire:
             # The last one: a publisher may have sent a header of that name, too.
             mark = rfind(b"\r\nNats-Sequence: ", start, body) + 17
             sequence = int(data[mark : find(b"\r", mark, body)])
-            messages.append(BrokerMessage(sequence, data[body:end]))
+            mark = rfind(b"\r\nNats-Subject: ", start, body) + 16
+            subject = data[mark : find(b"\r", mark, body)]
+            messages.append(BrokerMessage(sequence, data[body:end], subject))
         return data[at:], None
 
     def _control(self, line: bytes) -> None:

@@ -6,6 +6,7 @@ stand (eight bytes a record), a second one reads job after job.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from array import array
 from collections.abc import Callable, Iterator
@@ -75,21 +76,31 @@ def jobs_of_stream(
     import asyncio
 
     with tempfile.TemporaryFile() as file:
-        asyncio.run(_spool(server, file))
+        forged = asyncio.run(_spool(server, file))
+        if forged.summary:
+            yield History(logs=(), damage=forged.summary)
         file.seek(0)
         yield from _jobs(file, "the stream", each)
 
 
-async def _spool(server: NatsServer | str, file: BinaryIO) -> None:
+async def _spool(server: NatsServer | str, file: BinaryIO) -> Unreadable:
+    """Returns what says that it is of a job whose agents did not write it."""
     from drainfsm.log.jetstream import connect
     from drainfsm.log.stream import SUBJECTS
 
+    forged = Unreadable()
     connection = await connect(server, timeout_s=CONNECT_S)
     try:
         async for message in connection.messages(SUBJECTS):
+            with contextlib.suppress(*UNREADABLE):  # whoever reads the file tells
+                if (job_id := _owner.decode(message.data).job_id) != message.job_id:
+                    told = f"it says that it is of job {job_id!r}"
+                    forged.add(f"message {message.sequence} of the stream: {told}")
+                    continue
             file.write(message.data.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
     finally:
         await connection.close()
+    return forged
 
 
 def _jobs(file: BinaryIO, where: str, each: Callable[[bytes], Record]) -> Iterator[History]:

@@ -20,6 +20,7 @@ from drainfsm.views.projections import Projection
 if TYPE_CHECKING:
     from drainfsm.log.jetstream import Connection
     from drainfsm.log.server import NatsServer
+    from drainfsm.log.wire import BrokerMessage
 
 POLL_S = 0.5
 LOOK_S = 2.0
@@ -117,7 +118,7 @@ class Reader:
             try:
                 subject = subjects_of(self._job) if self._job else SUBJECTS
                 async for message in connection.messages(subject):
-                    self._take(message.data, message.sequence)
+                    self._take(message)
             finally:
                 await connection.close()
             return
@@ -163,7 +164,7 @@ class Reader:
                 )
                 async with contextlib.aclosing(following) as messages:
                     async for message in messages:
-                        self._take(message.data, message.sequence)
+                        self._take(message)
             except BrokerError as error:
                 if watching.done():
                     watching.result()  # it is read anew
@@ -193,9 +194,12 @@ class Reader:
                 self._fresh()
             await asyncio.sleep(POLL_S)
 
-    def _take(self, data: bytes, sequence: int) -> None:
+    def _take(self, message: BrokerMessage) -> None:
+        sequence = message.sequence
         try:
-            record = decode(data)
+            record = decode(message.data)
+            if record.job_id != message.job_id:
+                raise RecordUnreadableError(f"it says that it is of job {record.job_id!r}")
         except RecordUnreadableError as error:
             self.projection.read_garbage(f"message {sequence}: {error}", sequence=sequence)
         else:

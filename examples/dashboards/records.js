@@ -43,7 +43,8 @@ async function* reading(connection, job) {
     for await (const message of messages) {
       last = message.seq;
       const record = read(message);
-      if (record === null) continue;
+      // Who writes for one job may write anything there, but nothing of another.
+      if (record === null || record.job_id !== message.subject.split(".").at(-2)) continue;
       const place = counted.get(message.subject) ?? 0;
       if (record.follows !== place || ids.has(record.id)) continue;
       counted.set(message.subject, place + 1);

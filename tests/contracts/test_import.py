@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.cli.main import main
 from drainfsm.core.codec import encode_lines
@@ -166,3 +167,16 @@ def test_more_attempts_than_a_server_has_consumers(
         assert len(told) == len(records)
         assert all(f"{added} records added, {present} were there" in line for line in told)
     assert place.stream() == records
+
+
+def test_a_record_that_is_refused_holds_up_its_own_attempt_alone(
+    place: Place, tmp_path: Path, capsys: Output
+) -> None:
+    large = [replace(record, id="x" * 1_200_000) for record in records_of(JOB, 1, epoch=2)]
+    first, third = records_of(JOB, 2), records_of(JOB, 2, epoch=3)
+    file = tmp_path / "exported.jsonl"
+    file.write_bytes(encode_lines([*first, *large, *third]))
+    assert place.bring("--file", str(file)) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert "attempt 2: 0 records added, 0 were there; the next was refused" in told[1]
+    assert place.stream() == [*first, *third]

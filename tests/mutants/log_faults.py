@@ -60,6 +60,15 @@ FAULTS = (
         ("what was acknowledged is taken for stored", "        if count < expected:", "        if False:"),
         ("a stream that was changed is not looked at again", "        if not self._ready or self._to_confirm:", "        if not self._ready:"),
     )),
+    *faults_of("log/jetstream.py", ("tests/contracts/test_jetstream.py",), (
+        ("a record is of the job that it says", "                if stored.record.job_id == message.job_id:", "                if job_id in ('', stored.record.job_id):"),
+    )),
+    *faults_of("views/jobs.py", ("tests/contracts/test_forged.py",), (
+        ("a report believes what a record says of itself", ".job_id) != message.job_id:", ".job_id) is None:"),
+    )),
+    *faults_of("views/watch.py", ("tests/contracts/test_forged.py",), (
+        ("a view believes what a record says of itself", "            if record.job_id != message.job_id:", "            if False:"),
+    )),
     *faults_of("log/shipped.py", ("tests/contracts/test_shipper_misfortunes.py",), (
         ("what another stream has is taken for granted", "    if not stream or notes.stream != stream:", "    if not stream:"),
         ("a stream that has lost records is believed", "        and note.message_count == counts.get(epoch, 0)\n", ""),
@@ -91,7 +100,7 @@ FAULTS = (
         ("a journal of a newer format is read", "    if header.format_version > FORMAT_VERSION:", "    if False:"),
         ("zeros that a crash left are no empty journal", '    if not data.strip(b"\\0"):', "    if not data:"),
     )),
-    *faults_of("log/shipment.py", SHIPMENT, (
+    *faults_of("log/shipment.py", (*SHIPMENT, "tests/contracts/test_shipper_misfortunes.py"), (
         ("the last record is not sent", "self.shipped_count >= len(self.records)", "self.shipped_count >= len(self.records) - 1"),
         ("a doubt is no doubt", "self.shipped_count >= len(self.records) and not self._doubted", "self.shipped_count >= len(self.records)"),
         ("a conflict is for ever", "        self._doubted = True\n        self.conflict = \"\"", "        self._doubted = True"),
@@ -108,6 +117,7 @@ FAULTS = (
         ("what nobody counts is a conflict", "        return own and record.follows == position", "        return own"),
         ("another job's record is a conflict", "        return own and record.follows == position", "        return record.follows == position"),
         ("a stream that holds something is taken for empty", "        if count == 0:", "        if count <= 1:"),
-        ("what another put behind ours is overwritten", "self.shipped_count, self._sequence = count, messages[-1].sequence", "self.shipped_count, self._sequence = count, count"),
+        ("what the stream has forgotten is shipped again", "        if not after_ms:\n            return 0", "        if True:\n            return 0"),
+        ("what another put behind ours is overwritten", "        self._sequence = messages[-1].sequence", "        self._sequence = count"),
     )),
 )  # fmt: skip
