@@ -57,10 +57,9 @@ def socket_dir() -> Path:
             f"no place for the agent's socket: {path}: {error.strerror}; set XDG_RUNTIME_DIR or "
             "TMPDIR to a short path of your own"
         ) from error
-    found = path.lstat()
-    if found.st_uid != uid or not stat.S_ISDIR(found.st_mode):
+    if not _is_own(path, uid):
         raise ConfigError(f"{path} belongs to somebody else: remove it, or set XDG_RUNTIME_DIR")
-    if stat.S_IMODE(found.st_mode) != 0o700:
+    if stat.S_IMODE(path.lstat().st_mode) != 0o700:
         path.chmod(0o700)
     return path
 
@@ -69,16 +68,35 @@ def _short(uid: int, environ: Mapping[str, str] = os.environ) -> Path:
     """Where it is. A directory that is somebody else's (``su`` and ``sudo`` leave their caller's in
     the environment), cannot be written, or is too long for a socket, is passed over. ``TMPDIR``
     comes last: a scheduler's is a job's own, and commands beside the job do not know it."""
-    shared = Path("/tmp") / f"drainfsm-{uid}"
-    for base, name in (
-        (environ.get("XDG_RUNTIME_DIR", ""), "drainfsm"),
-        ("/tmp", shared.name),
-        (environ.get("TMPDIR", ""), shared.name),
-    ):
-        path = Path(base) / name
-        if base and len(str(path)) <= UNIX_PATH_BYTES_MAX - 40 and _usable(Path(base), uid):
+    for path in _candidates(uid, environ):
+        if len(str(path)) <= UNIX_PATH_BYTES_MAX - 40 and _usable(path.parent, uid):
             return path
-    return shared
+    return Path("/tmp") / f"drainfsm-{uid}"
+
+
+def _candidates(uid: int, environ: Mapping[str, str]) -> list[Path]:
+    bases = (
+        (environ.get("XDG_RUNTIME_DIR", ""), "drainfsm"),
+        ("/tmp", f"drainfsm-{uid}"),
+        (environ.get("TMPDIR", ""), f"drainfsm-{uid}"),
+    )
+    return [Path(base) / name for base, name in bases if base]
+
+
+def _socket_dirs(uid: int, environ: Mapping[str, str]) -> list[Path]:
+    """Where sockets of this user may be, also of agents that were started with other variables: a
+    service, a cron job or a container's hook has not those of a login. The nearest first."""
+    login = Path("/run/user") / str(uid) / "drainfsm"
+    paths = dict.fromkeys([*_candidates(uid, environ), login])
+    return [path for path in paths if _is_own(path, uid)]
+
+
+def _is_own(path: Path, uid: int) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return found.st_uid == uid and stat.S_ISDIR(found.st_mode)
 
 
 def _usable(base: Path, uid: int) -> bool:
@@ -95,8 +113,8 @@ def _usable(base: Path, uid: int) -> bool:
 
 
 def _key(state_dir: Path, job: str) -> str:
-    named = f"{state_dir.resolve()}\0{job}"
-    return hashlib.sha256(named.encode()).hexdigest()[:16]
+    named = os.fsencode(f"{state_dir.resolve()}\0{job}")
+    return hashlib.sha256(named).hexdigest()[:16]
 
 
 def agent_socket(state_dir: Path, *, job: str, node_rank: int) -> Path:
@@ -107,18 +125,25 @@ def agent_socket(state_dir: Path, *, job: str, node_rank: int) -> Path:
 def sockets_of(pid: int, environ: Mapping[str, str]) -> list[Path]:
     """Of the agent that is that process, started with ``environ``, and of those that were killed
     when the number was theirs: what they leave is nobody's to remove."""
-    found = _short(os.getuid(), environ).glob(f"*-{pid}.sock")
+    folders = _socket_dirs(os.getuid(), environ)
+    found = [path for folder in folders for path in folder.glob(f"*-{pid}.sock")]
     return [path for path in found if path.is_socket()]
 
 
-def _control_link(state_dir: Path, *, job: str, node_rank: int) -> Path:
+def moved(socket: Path) -> list[Path]:
+    """Where it may be since its folder was removed."""
+    found = [folder / socket.name for folder in _socket_dirs(os.getuid(), os.environ)]
+    return [path for path in found if path != socket and path.is_socket()]
+
+
+def control_link_path(state_dir: Path, *, job: str, node_rank: int) -> Path:
     return socket_dir() / f"{_key(state_dir, job)}-{node_rank}.ctl"
 
 
 @contextlib.contextmanager
 def control_link(socket: Path, state_dir: Path, *, job: str, node_rank: int) -> Iterator[None]:
     """Make the socket the one that ``drainfsm notify`` finds: the newest agent takes over."""
-    link = _control_link(state_dir, job=job, node_rank=node_rank)
+    link = control_link_path(state_dir, job=job, node_rank=node_rank)
     fresh = link.with_suffix(f".{os.getpid()}")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(socket)
@@ -133,7 +158,9 @@ def control_link(socket: Path, state_dir: Path, *, job: str, node_rank: int) -> 
 
 def control_links(state_dir: Path, *, job: str) -> list[Path]:
     """Sockets of every agent of the job on this machine, by node rank."""
-    found = socket_dir().glob(f"{_key(state_dir, job)}-*.ctl")
+    key = _key(state_dir, job)
+    folders = _socket_dirs(os.getuid(), os.environ)
+    found = [path for folder in folders for path in folder.glob(f"{key}-*.ctl")]
     return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from drainfsm.errors import AgentUnreachableError, NoticeRejectedError
 from drainfsm.runtime.agent.notify import withdraw_notice
 from drainfsm_kit import plugin
 from drainfsm_kit.running import DRAINFSM, ROOMY, WAIT_S, RunningJob
+from drainfsm_kit.toy_rank import RESTARTS
 
 
 @pytest.fixture
@@ -129,6 +132,25 @@ def test_a_deadline_that_cannot_be_meant_is_refused_and_changes_nothing(
 def test_a_notice_for_a_job_that_does_not_run(job: RunningJob) -> None:
     with pytest.raises(AgentUnreachableError, match="no agent of job"):
         job.notify(in_s=20)
+
+
+def test_a_logout_that_takes_the_socket_along_hides_the_agent_from_nobody(
+    job: RunningJob, tmp_path: Path
+) -> None:
+    """A service manager removes XDG_RUNTIME_DIR with a user's last session; ``nohup`` goes on."""
+    login = tempfile.mkdtemp(prefix="d-", dir="/tmp")
+    go = tmp_path / "go"
+    dies, trains = " ".join(job.toy("--die", "0@20@3")), " ".join(job.toy())
+    script = f"{dies}; while ! [ -e {go} ]; do sleep 0.1; done; {RESTARTS}=1 {trains}"
+    agent = job.start(("bash", "-c", script), variables={"XDG_RUNTIME_DIR": login})
+    job.wait_for(e.HealthyStepReached)
+    shutil.rmtree(login)
+    job.wait(lambda: "listens again" in agent.output() or None, what="another socket")
+    go.touch()
+    job.wait(lambda: "attached again" in agent.output() or None, what="the rank's second start")
+    job.notify(in_s=120)
+    assert agent.wait() == 75, agent.output()
+    assert len(job.find(e.ManifestPublished)) == 1, agent.output()
 
 
 def test_either_node_can_be_notified(pair: RunningJob) -> None:

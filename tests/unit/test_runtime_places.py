@@ -62,6 +62,33 @@ def test_the_newest_agent_takes_over_and_the_old_one_leaves_it_alone(tmp_path: P
     new.__exit__(None, None, None)
 
 
+def test_a_state_directory_may_have_any_name() -> None:
+    assert control_links(Path(os.fsdecode(b"/nowhere/\xff")), job="job") == []
+
+
+def test_agents_are_found_whatever_variables_they_were_started_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A login has XDG_RUNTIME_DIR, and a cron job, a service or ``docker exec`` has not."""
+    login = os.environ["XDG_RUNTIME_DIR"]
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    socket = paths.agent_socket(tmp_path, job="job", node_rank=0)
+    with control_link(socket, tmp_path, job="job", node_rank=0):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", login)
+        (link,) = control_links(tmp_path, job="job")
+        assert link.parent == socket.parent
+        paths.socket_dir().mkdir(exist_ok=True)
+        assert paths.sockets_of(os.getpid(), os.environ) == paths.moved(Path(login, "j.sock")) == []
+
+
+def test_a_folder_of_somebody_else_is_not_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with control_link(tmp_path / "s", tmp_path, job="job", node_rank=0):
+        monkeypatch.setattr(os, "getuid", lambda: Path("/proc/self").stat().st_uid + 1)
+        assert control_links(tmp_path, job="job") == []
+
+
 def test_a_socket_directory_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     base = paths.socket_dir().parent
     paths.socket_dir().rmdir()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from drainfsm.errors import ConfigError
 from drainfsm.runtime import paths
 from drainfsm.runtime.agent.limits import Limits
 from drainfsm.runtime.agent.local_ranks import LocalRanks
@@ -45,17 +47,41 @@ class NodeMachine:
 
     @contextlib.asynccontextmanager
     async def _listening(self, server: RankServer) -> AsyncIterator[None]:
-        config = self._config
-        self._socket.unlink(missing_ok=True)
-        await server.listen(self._socket)
-        try:
-            with paths.control_link(
-                self._socket, config.state_dir, job=config.job, node_rank=config.node_rank
-            ):
+        with contextlib.ExitStack() as links:
+            await self._open(server, self._socket, links)
+            staying = asyncio.create_task(self._stay_open(server, links))
+            try:
                 yield
-        finally:
-            await server.close()
-            self._socket.unlink(missing_ok=True)
+            finally:
+                staying.cancel()
+                await server.close()
+
+    async def _open(self, server: RankServer, socket: Path, links: contextlib.ExitStack) -> None:
+        socket.unlink(missing_ok=True)
+        await server.listen(socket)
+        links.callback(socket.unlink, missing_ok=True)
+        config = self._config
+        links.enter_context(
+            paths.control_link(socket, config.state_dir, job=config.job, node_rank=config.node_rank)
+        )
+
+    async def _stay_open(self, server: RankServer, links: contextlib.ExitStack) -> None:
+        """A logout takes the user's runtime directory along, and ``/tmp`` is cleared of what is
+        old: ranks that start again, and ``drainfsm notify``, find the agent nevertheless."""
+        config, place = self._config, self._socket
+        link = functools.partial(
+            paths.control_link_path, config.state_dir, job=config.job, node_rank=config.node_rank
+        )
+        while True:
+            await asyncio.sleep(config.heartbeat_s)
+            with contextlib.suppress(OSError, ConfigError):  # it may be better the next time
+                if place.is_socket() and link().is_symlink():
+                    continue
+                place = paths.agent_socket(
+                    config.state_dir, job=config.job, node_rank=config.node_rank
+                )
+                await self._open(server, place, links)
+                self._warn(f"the agent's socket was removed: it listens again, at {place}")
 
     @functools.cached_property
     def _socket(self) -> Path:

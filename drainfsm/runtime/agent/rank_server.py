@@ -54,8 +54,12 @@ class RankServer:
         self._server: asyncio.Server | None = None
 
     async def listen(self, path: Path) -> None:
+        """Or elsewhere from now on; who is connected stays so."""
+        former = self._server
         self._server = await asyncio.start_unix_server(self._connected, path)
         path.chmod(0o600)
+        if former is not None:
+            former.close()
 
     async def close(self) -> None:
         if self._server is not None:

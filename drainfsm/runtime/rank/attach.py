@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.errors import AgentUnreachableError, ConfigError, ProtocolError
 from drainfsm.runtime.output import print_unheard
+from drainfsm.runtime.paths import moved
 from drainfsm.runtime.rank.finding import with_agent
 from drainfsm.runtime.rank.placement import Placement, placement_of
 from drainfsm.runtime.rank.session import RankSession
@@ -84,12 +87,12 @@ def _pass_signals_by(rank: int, environ: Mapping[str, str]) -> None:
 
 
 def _connect(path: str) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(HANDSHAKE_S)
     try:
-        connection.connect(path)
+        return _connected(path)
     except OSError as error:
-        connection.close()
+        for place in moved(Path(path)):
+            with contextlib.suppress(OSError):
+                return _connected(str(place))
         if isinstance(error, PermissionError):
             raise AgentUnreachableError(
                 f"the agent's socket {path} is another user's: run the command as the user of "
@@ -100,6 +103,16 @@ def _connect(path: str) -> socket.socket:
             "another machine (on several, each has a `drainfsm run` with the launcher inside), or "
             f"{SOCKET_VARIABLE} is another job's; set it to nothing to train without one"
         ) from error
+
+
+def _connected(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(HANDSHAKE_S)
+    try:
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
     return connection
 
 
