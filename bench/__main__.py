@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 import time
 
@@ -40,6 +41,7 @@ TOPICS = (
 
 def main() -> int:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what a topic has opened is closed
     topics = [_topic(name) for name in options.topics or TOPICS]
     if options.list:
         for topic in topics:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 from bench.harness import Case, Size, Topic, at_most
+from bench.ranks import Asked
 
 TENSORS = 100
 WORLD_SIZES = (2, 16, 64)
@@ -23,46 +23,23 @@ WAYS = {
 }
 
 
-class Fleet:
-    """Ranks that are forks of one process, which has imported torch for all of them."""
-
-    def __init__(self, directory: Path, world_size: int) -> None:
-        directory.mkdir()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.exchange_ranks", str(world_size), str(directory),
-             str(TENSORS)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def ask(self, case: str) -> float:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(case + "\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-
 @contextmanager
 def opened(size: Size) -> Iterator[dict[str, Case]]:
+    """A fleet is one process, which has imported torch for all ranks; they are forks of it."""
     cases: dict[str, Case] = {}
-    fleets = []
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as open_:
         for world_size in QUICK_WORLD_SIZES if size.quick else WORLD_SIZES:
-            fleet = Fleet(Path(directory) / str(world_size), world_size)
-            fleets.append(fleet)
+            root = Path(directory) / str(world_size)
+            root.mkdir()
+            start = [sys.executable, "-m", "bench.exchange_ranks"]
+            command = [*start, str(world_size), str(root), str(TENSORS)]
+            fleet = open_.enter_context(Asked([command]))
             for name, way in WAYS.items():
                 cases[f"{world_size} ranks: {name}"] = partial(fleet.ask, way)
                 cases[f"{world_size} ranks: CPU ms of a rank: {name}"] = partial(
                     fleet.ask, f"{way} cpu"
                 )
         yield cases
-        for fleet in fleets:
-            fleet.close()
 
 
 TOPIC = Topic(

@@ -31,20 +31,21 @@ COLORS = {"drainfsm": "#7aa6c2", "torch": "#e0a458", "": "#c8c8c8"}
 
 
 def record(path: Path, title: str) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        ranks = Ranks(
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Ranks(
             "bench.flames_rank",
             world_size=2,
             directory=Path(directory),
             parameters=PARAMETERS,
             samples=str(path.absolute()),
             title=title,
-        )
+        ) as ranks,
+    ):
         ranks.ask("warm up")
         for _ in range(SAVES):
             ranks.ask("save")
         ranks.ask("write")
-        ranks.close()
 
 
 class Sampler:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,13 @@ from bench.harness import Case, Size, Topic, at_most
 from bench.ranks import Ranks
 
 WORLD_SIZE = 2
-KINDS = ("small", "AdamW")
+KINDS = {
+    "small": {"width": 16, "sharded": False},
+    "AdamW": {"width": 64, "sharded": True, "optimizer": True},
+}
+COUNTS = {"small": (5_000, 500), "AdamW": (600, 100)}
+"""Parameters, in full and in the quick subset."""
+
 WAYS = {
     "raw write + fsync": "raw",
     "dcp.save": "dcp.save",
@@ -26,30 +32,30 @@ WAYS = {
 
 @contextmanager
 def opened(size: Size) -> Iterator[dict[str, Case]]:
-    with tempfile.TemporaryDirectory() as directory:
-        ranks = Ranks(
-            "bench.fragments_rank",
-            world_size=WORLD_SIZE,
-            directory=Path(directory),
-            small=size.pick(10_000, 500),
-            trained=size.pick(2_000, 100),
-        )
-        yield {
-            f"{kind}: {name}": partial(ranks.ask, f"{kind} {way}")
-            for kind in KINDS
-            for name, way in WAYS.items()
-        }
-        ranks.close()
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as open_:
+        cases: dict[str, Case] = {}
+        for kind, options in KINDS.items():
+            ranks = open_.enter_context(
+                Ranks(
+                    "bench.fragments_rank",
+                    world_size=WORLD_SIZE,
+                    directory=Path(directory) / kind,
+                    count=size.pick(*COUNTS[kind]),
+                    **options,
+                )
+            )
+            cases |= {f"{kind}: {name}": partial(ranks.ask, way) for name, way in WAYS.items()}
+        yield cases
 
 
 TOPIC = Topic(
     name="fragments",
-    title="Saving 10,000 small tensors, and 2,000 parameters with AdamW",
+    title="Saving 5,000 small tensors, and 600 parameters with AdamW",
     unit="s",
-    note="Two ranks, FSDP2 shards of 16 KiB parameters with both moments (AdamW), and 10,000 "
+    note="Two ranks, FSDP2 shards of 16 KiB parameters with both moments (AdamW: 4,200 items), and "
     "replicated parameters of 1 KiB (small). Wall time on the slowest rank, unless CPU: of all "
-    "threads of a rank, from the call until all is written. A save like the one before it: the "
-    "first one plans. drainfsm's durable time goes to the commit record.",
+    "threads of a rank in the same save, from the call until all is written. A save like the one "
+    "before it: the first one plans. drainfsm's durable time goes to the commit record.",
     open=opened,
     quick=False,
     ratios=tuple(

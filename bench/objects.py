@@ -31,17 +31,18 @@ WAYS = {
 @contextmanager
 def opened(size: Size) -> Iterator[dict[str, Case]]:
     cases: dict[str, Case] = {}
-    with ExitStack() as open_, tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as open_:
         for server, (serve, mib) in SERVERS.items():
             port = open_.enter_context(serve())
             with environment(port):
-                ranks = Ranks(
-                    "bench.objects_rank",
-                    world_size=WORLD_SIZE,
-                    directory=Path(directory) / f"of{port}",
-                    mib=size.pick(mib, 16),
+                ranks = open_.enter_context(
+                    Ranks(
+                        "bench.objects_rank",
+                        world_size=WORLD_SIZE,
+                        directory=Path(directory) / f"of{port}",
+                        mib=size.pick(mib, 16),
+                    )
                 )
-            open_.callback(ranks.close)
             cases |= {f"{server}{name}": partial(ranks.ask, way) for name, way in WAYS.items()}
         yield cases
 

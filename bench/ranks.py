@@ -7,36 +7,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 
-class Ranks:
-    """Used from the benchmark's own process."""
+class Asked:
+    """Processes that answer every line with a number. A context: at its end they have ended,
+    and are not waited for where it ends by an exception."""
 
-    def __init__(self, module: str, *, world_size: int, directory: Path, **options: object) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+    def __init__(self, commands: Sequence[Sequence[str]], **environment: str) -> None:
         self._processes = [
             subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "bench.ranks", module, str(rank), str(world_size)),
-                    *(str(directory), json.dumps(options)),
-                ],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, **environment},
                 text=True,
             )
-            for rank in range(world_size)
+            for command in commands
         ]
 
     def ask(self, case: str) -> float:
-        """Every rank does it; the answer is the largest of theirs."""
+        """Every process does it; the answer is the largest of theirs."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(case + "\n")
@@ -50,12 +50,29 @@ class Ranks:
             raise AssertionError(f"a rank died during {case!r}: exit code {process.wait()}")
         return float(line)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
         for process in self._processes:
             assert process.stdin is not None
-            process.stdin.close()
+            if kind is not None:
+                process.kill()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         for process in self._processes:
             process.wait()
+
+
+class Ranks(Asked):
+    """Used from the benchmark's own process."""
+
+    def __init__(self, module: str, *, world_size: int, directory: Path, **options: object) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        start = [sys.executable, "-m", "bench.ranks", module]
+        given = [str(world_size), str(directory), json.dumps(options)]
+        commands = [[*start, str(rank), *given] for rank in range(world_size)]
+        super().__init__(commands, OMP_NUM_THREADS="1")
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -28,22 +28,20 @@ WAYS = {
 
 @contextmanager
 def opened(size: Size) -> Iterator[dict[str, Case]]:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as open_:
         cases: dict[str, Case] = {"one": lambda: 1.0}
-        jobs = []
         for kind, sharded in KINDS.items():
-            ranks = Ranks(
-                "bench.restore_rank",
-                world_size=WORLD_SIZE,
-                directory=Path(directory) / ("sharded" if sharded else "replicated"),
-                mib=size.pick(768, 48),
-                sharded=sharded,
+            ranks = open_.enter_context(
+                Ranks(
+                    "bench.restore_rank",
+                    world_size=WORLD_SIZE,
+                    directory=Path(directory) / ("sharded" if sharded else "replicated"),
+                    mib=size.pick(768, 48),
+                    sharded=sharded,
+                )
             )
-            jobs.append(ranks)
             cases |= {f"{kind}{name}": partial(ranks.ask, way) for name, way in WAYS.items()}
         yield cases
-        for ranks in jobs:
-            ranks.close()
 
 
 TOPIC = Topic(

@@ -30,16 +30,15 @@ CASES = {
 
 @contextmanager
 def opened(size: Size) -> Iterator[dict[str, Case]]:
-    with tempfile.TemporaryDirectory() as directory:
-        ranks = Ranks(
-            "bench.save_rank",
-            world_size=WORLD_SIZE,
-            directory=Path(directory),
-            mib=size.pick(256, 64),
-        )
+    mib = size.pick(256, 64)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Ranks(
+            "bench.save_rank", world_size=WORLD_SIZE, directory=Path(directory), mib=mib
+        ) as ranks,
+    ):
         cases: dict[str, Case] = {name: partial(ranks.ask, case) for name, case in CASES.items()}
         yield cases | {"one": lambda: 1.0}
-        ranks.close()
 
 
 TOPIC = Topic(

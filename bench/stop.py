@@ -83,13 +83,16 @@ def _step_done(step_done: Callable[[int], bool], times: int) -> float:
 def opened(size: Size) -> Iterator[dict[str, Case]]:
     times = size.pick(200_000, 50_000)
     flag, event = Flag(), threading.Event()
-    with attached() as session, tempfile.TemporaryDirectory() as directory:
-        ranks = Ranks(
+    with (
+        attached() as session,
+        tempfile.TemporaryDirectory() as directory,
+        Ranks(
             "bench.stop_rank",
             world_size=2,
             directory=Path(directory),
             times=size.pick(500, 100),
-        )
+        ) as ranks,
+    ):
         yield {
             "attribute read": lambda: _attribute(flag, times),
             "threading.Event": lambda: _event(event, times),
@@ -98,7 +101,6 @@ def opened(size: Size) -> Iterator[dict[str, Case]]:
             "Lightning's way, 2 ranks": lambda: ranks.ask("lightning"),
             "Megatron's way, 2 ranks": lambda: ranks.ask("megatron"),
         }
-        ranks.close()
 
 
 TOPIC = Topic(
