@@ -9,7 +9,7 @@ import torch
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from drainfsm.checkpoint.parts import rank_key
-from drainfsm.checkpoint.reader import GenerationReader, load
+from drainfsm.checkpoint.reader import GenerationReader, get_metadata, load, read_metadata
 from drainfsm.core.manifest import DCP_SAVER, Manifest
 from drainfsm.errors import ManifestMismatchError
 from drainfsm.store.base import ObjectStore
@@ -38,7 +38,7 @@ def load_generation(store: ObjectStore, manifest: Manifest) -> Loaded:
         ManifestMismatchError: a rank's part is missing, or something cannot be loaded.
     """
     reader = GenerationReader(store, manifest)
-    metadata = reader.read_metadata()
+    metadata = read_metadata(manifest, get_metadata(store, manifest.generation_id))
     tensor_count = tensor_bytes = 0
     for piece in _pieces(metadata):
         load(reader, metadata, piece)

@@ -6,12 +6,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from drainfsm.checkpoint.port import RankPort
 from drainfsm.core.events import CheckpointRestored
-from drainfsm.core.manifest import Manifest
+from drainfsm.core.manifest import Manifest, verify_stored
 from drainfsm.core.orders import RestoreTarget, target_of
 from drainfsm.core.requeue import RefusedGeneration
 from drainfsm.core.words import RESTORE_CHECKS, OnRefused
@@ -24,7 +25,7 @@ from drainfsm.errors import (
 )
 from drainfsm.store import CommitLog
 from drainfsm.store.base import ObjectStore
-from drainfsm.store.generations import is_pruned, read_manifest, verify_generation
+from drainfsm.store.generations import is_pruned, list_files, read_manifest
 
 log = logging.getLogger("drainfsm.checkpoint")
 ALLOW = "set reshard = true in [checkpoint]"
@@ -166,9 +167,11 @@ def verified_manifest(
         RestoreRefusedError: the generation is of another job, step, size, layout or saver.
         ManifestMismatchError: it is not what it was when it was committed.
     """
-    manifest = read_manifest(
-        store, generation_id=target.generation_id, digest=target.manifest_digest
-    )
+    with ThreadPoolExecutor(1, thread_name_prefix="drainfsm-read") as pool:
+        stored = pool.submit(list_files, store, target.generation_id)
+        manifest = read_manifest(
+            store, generation_id=target.generation_id, digest=target.manifest_digest
+        )
     for what, there, here in (
         ("job", manifest.job_id, port.job_id),
         ("step", manifest.step, target.step),
@@ -180,5 +183,5 @@ def verified_manifest(
             raise RestoreRefusedError(
                 f"the manifest of {target.generation_id} says {what} {there}, not {here}"
             )
-    verify_generation(store, manifest, checksums=False)
+    verify_stored(manifest.entries, stored.result())
     return manifest

@@ -52,30 +52,35 @@ class _Task(NamedTuple):
     """Hash the whole file, and compare."""
 
 
+def get_metadata(store: ObjectStore, generation_id: str) -> bytes | None:
+    """The file that ``read_metadata`` reads; None: there is none."""
+    return store.get(generation_prefix(generation_id) + METADATA)
+
+
+def read_metadata(manifest: Manifest, data: bytes | None) -> Metadata:
+    """Its checksum is always verified: the file is small, and everything else depends on it.
+
+    Raises:
+        ManifestMismatchError: it is not what the manifest says.
+    """
+    entry = next((e for e in manifest.entries if e.name == METADATA), None)
+    if entry is None or data is None:
+        raise ManifestMismatchError(f"file {METADATA} is missing")
+    algorithm = entry.checksum.partition(":")[0]
+    if checksum_of(io.BytesIO(data), algorithm=algorithm) != entry.checksum:
+        raise ManifestMismatchError(f"file {METADATA} is not what the manifest says")
+    metadata: Metadata = pickle.loads(data)
+    return metadata
+
+
 class GenerationReader:
     """Reads a generation out of the store."""
 
     def __init__(self, store: ObjectStore, manifest: Manifest) -> None:
         self.generation_id = manifest.generation_id
-        self._manifest = manifest
+        self._size_bytes = {entry.name: entry.size_bytes for entry in manifest.entries}
         self._store = store
         self._prefix = generation_prefix(manifest.generation_id)
-
-    def read_metadata(self) -> Metadata:
-        """Its checksum is always verified: the file is small, and everything else depends on it.
-
-        Raises:
-            ManifestMismatchError: it is not what the manifest says.
-        """
-        entry = next((e for e in self._manifest.entries if e.name == METADATA), None)
-        data = self._store.get(self._prefix + METADATA)
-        if entry is None or data is None:
-            raise ManifestMismatchError(f"file {METADATA} is missing")
-        algorithm = entry.checksum.partition(":")[0]
-        if checksum_of(io.BytesIO(data), algorithm=algorithm) != entry.checksum:
-            raise ManifestMismatchError(f"file {METADATA} is not what the manifest says")
-        metadata: Metadata = pickle.loads(data)
-        return metadata
 
     def fill(
         self, metadata: Metadata, targets: dict[str, Any], *, check: Iterable[Entry] = ()
@@ -117,7 +122,11 @@ class GenerationReader:
         return objects
 
     def _read(self, task: _Task, resolve: Resolve) -> dict[str, bytes]:
-        with self._reading(task.name), self._store.ranges(self._prefix + task.name) as ranges:
+        name, size_bytes = self._prefix + task.name, self._size_bytes.get(task.name, 0)
+        with (
+            self._reading(task.name),
+            self._store.ranges(name, size_bytes=size_bytes) as ranges,
+        ):
             if task.check is None:
                 return fill(Plain(ranges.ahead(_spans(task.wanted))), task.wanted, resolve)
             algorithm = task.check.checksum.partition(":")[0]

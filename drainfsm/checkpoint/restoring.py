@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from torch.distributed.checkpoint.metadata import Metadata
 
 from drainfsm.checkpoint.exchange import Exchange
 from drainfsm.checkpoint.gate import (
@@ -13,7 +17,15 @@ from drainfsm.checkpoint.gate import (
 from drainfsm.checkpoint.objects import Saved
 from drainfsm.checkpoint.parts import Parts
 from drainfsm.checkpoint.port import RankPort
-from drainfsm.checkpoint.reader import GenerationReader, check_targets, some_of, unpickled
+from drainfsm.checkpoint.reader import (
+    GenerationReader,
+    check_targets,
+    get_metadata,
+    read_metadata,
+    some_of,
+    unpickled,
+)
+from drainfsm.checkpoint.writer import METADATA
 from drainfsm.core.manifest import DCP_SAVER, Entry, Manifest
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.words import Verification
@@ -48,9 +60,7 @@ def _restore_one(
 ) -> tuple[str, ...]:
     """Names of the parts that had to start anew."""
     resharded = check_job(port, target)
-    manifest = exchange.from_coordinator(
-        lambda: verified_manifest(port, store, target, saver=DCP_SAVER)
-    )
+    manifest, metadata = exchange.from_coordinator(partial(_open, port, store, target))
     saved = Saved(
         step=manifest.step,
         world_size=manifest.world_size,
@@ -58,8 +68,6 @@ def _restore_one(
         ranks=port.world_size,
         resharded=resharded,
     )
-    reader = GenerationReader(store, manifest)
-    metadata = exchange.from_coordinator(reader.read_metadata)
     targets = parts.targets(metadata, saved)
     unwanted = exchange.share(lambda: check_targets(targets, metadata))
     if nobodys := sorted(set.intersection(*unwanted)):
@@ -68,6 +76,7 @@ def _restore_one(
             "session.checkpoint(...) what it was given then"
         )
 
+    reader = GenerationReader(store, manifest)
     check = _to_verify(port, manifest)
     objects: dict[str, bytes] = {}
     exchange.share(lambda: objects.update(reader.fill(metadata, targets, check=check)))
@@ -85,8 +94,21 @@ def _restore_one(
     return not_restored
 
 
+def _open(port: RankPort, store: ObjectStore, target: RestoreTarget) -> tuple[Manifest, Metadata]:
+    """What all else depends on. Nothing is asked for twice, and all of it at once."""
+    with ThreadPoolExecutor(1, thread_name_prefix="drainfsm-read") as pool:
+        data = pool.submit(get_metadata, store, target.generation_id)
+        manifest = verified_manifest(port, store, target, saver=DCP_SAVER)
+    return manifest, read_metadata(manifest, data.result())
+
+
 def _to_verify(port: RankPort, manifest: Manifest) -> list[Entry]:
-    """The files that this rank hashes: what its predecessor wrote, which it reads anyway."""
+    """The files that this rank hashes: what its predecessor wrote, which it reads anyway. The
+    metadata is verified by then."""
     if port.settings.verify != Verification.CHECKSUMS:
         return []
-    return [entry for entry in manifest.entries if entry.rank % port.world_size == port.rank]
+    return [
+        entry
+        for entry in manifest.entries
+        if entry.rank % port.world_size == port.rank and entry.name != METADATA
+    ]

@@ -104,11 +104,12 @@ class ObjectStore(Protocol):
             FileNotFoundError: there is no such object.
         """
 
-    def ranges(self, name: str) -> AbstractContextManager[Ranges]:
-        """The object, to be read into memory that is there already.
+    def ranges(self, name: str, *, size_bytes: int = 0) -> AbstractContextManager[Ranges]:
+        """The object, to be read into memory that is there already. ``size_bytes``: how large it
+        is, so that the store need not be asked; 0: not known.
 
         Raises:
-            FileNotFoundError: there is no such object.
+            FileNotFoundError: there is no such object. With ``size_bytes`` the first read says so.
         """
 
 

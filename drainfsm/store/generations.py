@@ -72,11 +72,16 @@ def verify_generation(store: ObjectStore, manifest: Manifest, *, checksums: bool
     Raises:
         ManifestMismatchError: names the first file that is missing, extra or different.
     """
-    stored = store.list(generation_prefix(manifest.generation_id))
-    stored.pop(MANIFEST, None)
-    verify_stored(manifest.entries, stored)
+    verify_stored(manifest.entries, list_files(store, manifest.generation_id))
     if checksums:
         verify_checksums(store, manifest.generation_id, manifest.entries)
+
+
+def list_files(store: ObjectStore, generation_id: str) -> dict[str, int]:
+    """What is there of the generation, and how large; its manifest left out."""
+    stored = store.list(generation_prefix(generation_id))
+    stored.pop(MANIFEST, None)
+    return stored
 
 
 def verify_checksums(store: ObjectStore, generation_id: str, entries: Iterable[Entry]) -> None:

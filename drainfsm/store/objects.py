@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import obstore
@@ -83,10 +85,8 @@ class ObjectsStore:
 
         self._writing = StorePace(part_bytes=PART_BYTES, flight_bytes=UPLOAD_BYTES)
         self._reading = StorePace(part_bytes=RANGE_BYTES, flight_bytes=READ_BYTES)
-        self._one_by_one = _client(
-            self.url, CONTROL_ANSWER_S, CONTROL_RETRY_S, disable_bulk_delete=True
-        )
-        """Not every server that speaks like S3 knows the request that deletes many objects."""
+        self._making = threading.Lock()
+        """A client takes milliseconds: it reads all certificates that the machine trusts."""
 
         self._deletes_many = True
 
@@ -182,20 +182,26 @@ class ObjectsStore:
             yield cast(BinaryIO, io.BufferedReader(RangeReader(backend, name, size_bytes)))
 
     @contextmanager
-    def ranges(self, name: str) -> Iterator[Ranges]:
+    def ranges(self, name: str, *, size_bytes: int = 0) -> Iterator[Ranges]:
         check_name(name)
         with _answering("read", name, self.url):
-            size_bytes = obstore.head(self._control, name)["size"]
+            size_bytes = size_bytes or obstore.head(self._control, name)["size"]
             with closing(ObjectRanges(self._connect, name, size_bytes, self._reading)) as ranges:
                 yield ranges
 
     def _connect(self, answer_s: int) -> Backend:
         """Times are rounded up to powers of two: a client has connections of its own."""
         rounded = min(ANSWER_S_MAX, 1 << (answer_s - 1).bit_length())
-        if rounded not in self._patient:
-            retry_s = max(DATA_RETRY_S, DATA_TRIES * rounded)
-            self._patient[rounded] = _client(self.url, rounded, retry_s)
-        return self._patient[rounded]
+        with self._making:
+            if rounded not in self._patient:
+                retry_s = max(DATA_RETRY_S, DATA_TRIES * rounded)
+                self._patient[rounded] = _client(self.url, rounded, retry_s)
+            return self._patient[rounded]
+
+    @cached_property
+    def _one_by_one(self) -> Backend:
+        """Not every server that speaks like S3 knows the request that deletes many objects."""
+        return _client(self.url, CONTROL_ANSWER_S, CONTROL_RETRY_S, disable_bulk_delete=True)
 
     def _below(self, prefix: str, *, offset: str | None = None) -> Iterator[tuple[str, int]]:
         stream = obstore.list(self._control, prefix=prefix or None, offset=offset)

@@ -232,7 +232,7 @@ class PosixStore:
             yield stream
 
     @contextmanager
-    def ranges(self, name: str) -> Iterator[Ranges]:
+    def ranges(self, name: str, *, size_bytes: int = 0) -> Iterator[Ranges]:
         fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield _FileRanges(fd)

@@ -86,7 +86,7 @@ class MemoryStore:
         yield io.BytesIO(data)
 
     @contextmanager
-    def ranges(self, name: str) -> Iterator[Ranges]:
+    def ranges(self, name: str, *, size_bytes: int = 0) -> Iterator[Ranges]:
         data = self.get(name)
         if data is None:
             raise FileNotFoundError(name)
@@ -215,7 +215,7 @@ class AmbiguousStore:
             yield stream
 
     @contextmanager
-    def ranges(self, name: str) -> Iterator[Ranges]:
+    def ranges(self, name: str, *, size_bytes: int = 0) -> Iterator[Ranges]:
         self._before()
-        with self._inner.ranges(name) as ranges:
+        with self._inner.ranges(name, size_bytes=size_bytes) as ranges:
             yield ranges

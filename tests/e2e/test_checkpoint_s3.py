@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from drainfsm_kit.s3 import (
 
 LAYERS = 3
 WIDTH = 1_500
+RANGE_BYTES = 4 << 20
 GENERATION = generation_id(epoch=1, step=0, saver="p")
 
 
@@ -82,6 +85,27 @@ def test_a_checkpoint_on_s3_is_restored_bit_for_bit_and_verified(
     store.put(name, bytes(data))
     with pytest.raises(ManifestMismatchError, match=rf"__0_0_0\.distcp has checksum {checksum}:"):
         Checkpoint(port, model=again).restore()
+
+
+@pytest.mark.parametrize("verify", [Verification.SIZES, Verification.CHECKSUMS])
+def test_a_restore_asks_for_nothing_twice(
+    proxy: FaultProxy, tmp_path: Path, verify: Verification
+) -> None:
+    """Sizes are those of the manifest, which one listing has confirmed."""
+    url = f"s3://{BUCKET}/asked-{verify}"
+    save(tmp_path, url, job(1))
+    store = open_store(url)
+    target = commit_saved(store, tmp_path, generation=GENERATION, step=0, world_size=1)
+    settings = CheckpointSettings(verify=verify)
+    port = RecordedPort(tmp_path, store_url=url, settings=settings, restore_target=target)
+    checkpoint = Checkpoint(port, model=job(2))
+    files = store.list(f"generations/{GENERATION}/")
+    proxy.requests.clear()
+    assert checkpoint.restore() == 1
+    assert {method for method, _ in proxy.requests} == {"GET"}
+    asked = Counter(path.partition("?")[0].rpartition("/")[2] for _, path in proxy.requests)
+    ranges = {name: math.ceil(size / RANGE_BYTES) for name, size in files.items()}
+    assert asked == {"bucket": 1} | ranges
 
 
 def test_a_part_that_the_store_refuses_fails_the_save(proxy: FaultProxy, tmp_path: Path) -> None:

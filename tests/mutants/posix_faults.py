@@ -70,7 +70,7 @@ FAULTS = (
     )),
     *faults_of("store/generations.py", GENERATIONS, (
         ("a file of other content is taken", "    if found != entry.checksum:", "    if False:"),
-        ("files are not compared with the manifest", "    verify_stored(manifest.entries, stored)\n", ""),
+        ("files are not compared with the manifest", "    verify_stored(manifest.entries, list_files(store, manifest.generation_id))\n", ""),
         ("the manifest counts as an extra file", "    stored.pop(MANIFEST, None)\n", ""),
     )),
 )  # fmt: skip

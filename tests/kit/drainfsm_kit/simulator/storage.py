@@ -394,7 +394,7 @@ class StoreClient:
     def reader(self, name: str) -> AbstractContextManager[BinaryIO]:
         raise AssertionError("ranks read their files by themselves")
 
-    def ranges(self, name: str) -> AbstractContextManager[Ranges]:
+    def ranges(self, name: str, *, size_bytes: int = 0) -> AbstractContextManager[Ranges]:
         raise AssertionError("ranks read their files by themselves")
 
     def pause(self, seconds: float) -> None:
