@@ -6,12 +6,14 @@ on which something goes wrong sends that instead of its answer, so that no other
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import msgspec
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 import drainfsm.errors
 from drainfsm.errors import (
@@ -26,6 +28,9 @@ PEER_WAIT = timedelta(minutes=10)
 """Longest wait for the slowest rank. A dead one is noticed at once; this is for one that hangs."""
 
 COORDINATOR = 0
+
+SENT_BYTES = 1 << 30
+"""At most, in one collective."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -141,6 +146,18 @@ class Exchange:
             )
         return _value(cast("T | RankFailure", values[0]))
 
+    def send_each(self, places: Sequence[tuple[int, Tensor]], members: Sequence[int]) -> None:
+        """Each of these contiguous tensors comes from the rank that is named with it. Collective
+        among ``members``."""
+        if len(members) == self.world_size:
+            self._call(lambda: _broadcast(places, self._group))
+            return
+        group: Any = dist.new_group(
+            list(members), backend="gloo", timeout=PEER_WAIT, use_local_synchronization=True
+        )
+        self._call(lambda: _broadcast(places, group))
+        dist.destroy_process_group(group)
+
     def _attempt(self, make: Callable[[], T]) -> T | RankFailure:
         try:
             return make()
@@ -171,6 +188,12 @@ class Exchange:
         except Exception as error:  # a peer died or hangs; torch names no narrower class
             self.broken = f"{type(error).__name__}: {error}"
             raise SaveFailedError(f"lost touch with another rank: {error}") from error
+
+
+def _broadcast(places: Sequence[tuple[int, Tensor]], group: Any) -> None:
+    for rank, place in places:
+        for piece in torch.split(place.view(-1).view(torch.uint8), SENT_BYTES):
+            dist.broadcast(piece, src=rank, group=group)
 
 
 def _first_failure(values: list[Any]) -> RankFailure | None:

@@ -25,11 +25,13 @@ from drainfsm.checkpoint.reader import (
     some_of,
     unpickled,
 )
+from drainfsm.checkpoint.sharing import Sharing, common
 from drainfsm.checkpoint.writer import METADATA
 from drainfsm.core.manifest import DCP_SAVER, Entry, Manifest
 from drainfsm.core.orders import RestoreTarget
 from drainfsm.core.words import Verification
 from drainfsm.errors import RestoreRefusedError
+from drainfsm.store import PosixStore
 from drainfsm.store.base import ObjectStore
 
 log = logging.getLogger("drainfsm.checkpoint")
@@ -69,8 +71,8 @@ def _restore_one(
         resharded=resharded,
     )
     targets = parts.targets(metadata, saved)
-    unwanted = exchange.share(lambda: check_targets(targets, metadata))
-    if nobodys := sorted(set.intersection(*unwanted)):
+    said = exchange.share(lambda: (check_targets(targets, metadata), common(targets)))
+    if nobodys := sorted(set.intersection(*(unwanted for unwanted, _ in said))):
         raise RestoreRefusedError(
             f"the checkpoint has what no rank wants: {some_of(nobodys)}; give "
             "session.checkpoint(...) what it was given then"
@@ -79,7 +81,13 @@ def _restore_one(
     reader = GenerationReader(store, manifest)
     check = _to_verify(port, manifest)
     objects: dict[str, bytes] = {}
-    exchange.share(lambda: objects.update(reader.fill(metadata, targets, check=check)))
+    to_read, sharing = targets, None
+    if not isinstance(store, PosixStore):
+        sharing = Sharing(exchange, [shareable for _, shareable in said], targets)
+        to_read = sharing.to_read(targets, metadata, manifest)
+    exchange.share(lambda: objects.update(reader.fill(metadata, to_read, check=check)))
+    if sharing is not None:
+        sharing.send()
 
     def apply() -> tuple[str, ...]:
         return parts.apply(targets | unpickled(manifest.generation_id, objects), saved)

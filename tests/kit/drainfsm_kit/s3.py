@@ -157,6 +157,9 @@ class FaultProxy:
         self.server_port = server_port
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []
+        self.answered_bytes = 0
+        """In the bodies of all answers."""
+
         self._lock = threading.Lock()
         self._listener = _Listener(self)
         self._thread = threading.Thread(target=self._listener.serve_forever, daemon=True)
@@ -166,6 +169,10 @@ class FaultProxy:
     def close(self) -> None:
         self._listener.shutdown()
         self._listener.server_close()
+
+    def answered(self, size_bytes: int) -> None:
+        with self._lock:
+            self.answered_bytes += size_bytes
 
     def fault_for(self, method: str, path: str) -> Fault | None:
         with self._lock:
@@ -194,7 +201,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.delay_s:
             time.sleep(fault.delay_s)
         if fault is None or fault.only_slow:
-            self._answer(*self._forward(proxy.server_port, body))
+            status, headers, answer = self._forward(proxy.server_port, body)
+            proxy.answered(len(answer))
+            self._answer(status, headers, answer)
             return
         if fault.forward:
             self._forward(proxy.server_port, body)
