@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from drainfsm.checkpoint import Checkpoint
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import generation_id
-from drainfsm.store import open_store
+from drainfsm.store import ObjectStore, open_store
 from drainfsm_kit.ranks import RecordedPort, commit_saved
 
 WIDTH = 1024
@@ -61,6 +61,8 @@ class Model:
         self.number = 0
         self.copies: list[torch.Tensor] = []
         self.checkpoints: dict[str, tuple[Checkpoint, RecordedPort, Path]] = {}
+        self.stores: dict[str, ObjectStore] = {}
+        """The coordinator has one from the start of an attempt to its end."""
 
     def _optimizer(self) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
@@ -149,7 +151,7 @@ class Model:
     def _commit(self, root: Path, port: RecordedPort) -> float:
         """The coordinator's part: entries checked, manifest and commit record durable."""
         generation = generation_id(epoch=1, step=self.number, saver="p")
-        store = open_store(port.store_url)
+        store = self.stores.setdefault(port.store_url, open_store(port.store_url))
         began = time.perf_counter()
         commit_saved(
             store, root, generation=generation, step=self.number, world_size=self.world_size

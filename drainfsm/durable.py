@@ -14,6 +14,9 @@ _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno
 _KEEP_SIZE = 1
 """FALLOC_FL_KEEP_SIZE of fallocate(2)."""
 
+_WRITE = 2
+"""SYNC_FILE_RANGE_WRITE of sync_file_range(2)."""
+
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -44,6 +47,15 @@ def preallocate(fd: int, size_bytes: int) -> None:
     fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     if fallocate(fd, _KEEP_SIZE, 0, size_bytes) and ctypes.get_errno() in _NO_ROOM:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def begin_writeback(fd: int, offset: int, size_bytes: int) -> None:
+    """Have the disk begin with these bytes while others are still being written. Nothing is durable
+    by it, and nothing is lost without it: not every file system can."""
+    sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if sync_file_range is not None:
+        sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+        sync_file_range(fd, offset, size_bytes, _WRITE)
 
 
 def make_directory(path: Path) -> None:

@@ -9,20 +9,30 @@ with ``O_EXCL``; a reader can then see it unfinished, and a crash at that instan
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from drainfsm.durable import Directories, preallocate, sync_directory, write_synced
+from drainfsm.durable import (
+    Directories,
+    begin_writeback,
+    preallocate,
+    sync_directory,
+    write_synced,
+)
 from drainfsm.errors import ConfigError, SlotTakenError, StoreError, StoreUnreachableError
 from drainfsm.store.base import TEMPORARY_PREFIX, Ranges, check_name, check_prefix
 
 STREAM_BUFFER_BYTES = 1 << 20
 """Small writes are gathered up to this size; larger ones pass through."""
+
+WRITEBACK_BYTES = 8 << 20
+"""The disk is told to begin after so many: it works while the next ones are hashed and copied."""
 
 READ_BYTES = 4 << 20
 """One read of a large file: what is read is still in the cache when it is hashed."""
@@ -211,7 +221,7 @@ class PosixStore:
     def writer(self, name: str, *, size_bytes: int = 0) -> Iterator[BinaryIO]:
         path = self._path(name)
         with _answering("write", path):
-            stream = path.open("xb", buffering=STREAM_BUFFER_BYTES)
+            stream = io.BufferedWriter(_Flowing(path, "xb"), STREAM_BUFFER_BYTES)
             try:
                 with stream:
                     if size_bytes:
@@ -247,6 +257,21 @@ class PosixStore:
 
     def _temporary(self, path: Path) -> Path:
         return path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+
+
+class _Flowing(io.FileIO):
+    """A new file whose bytes the disk begins to write while more of them come."""
+
+    _begun = 0
+    _written = 0
+
+    def write(self, data: Any, /) -> int:
+        count = super().write(data)
+        self._written += count
+        if self._written - self._begun >= WRITEBACK_BYTES:
+            begin_writeback(self.fileno(), self._begun, self._written - self._begun)
+            self._begun = self._written
+        return count
 
 
 class _FileRanges:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from drainfsm.durable import begin_writeback
 from drainfsm.errors import ConfigError, SlotTakenError, StoreUnreachableError
-from drainfsm.store import PosixStore, open_store
+from drainfsm.store import PosixStore, open_store, posix
 from drainfsm.store.base import TEMPORARY_PREFIX
 
 
@@ -276,3 +277,28 @@ def test_a_put_that_fails_at_its_end_leaves_no_temporary_file(tmp_path: Path) ->
     with pytest.raises(StoreUnreachableError, match="cannot write"):
         store.put("taken", b"x")
     assert all_files(tmp_path) == ["by"]
+
+
+def test_the_disk_begins_with_a_large_file_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every byte once, in order; what is left at the end is the sync's."""
+    begun: list[tuple[int, int]] = []
+
+    def begin(fd: int, offset: int, size_bytes: int) -> None:
+        begun.append((offset, size_bytes))
+        begin_writeback(fd, offset, size_bytes)
+
+    monkeypatch.setattr(posix, "begin_writeback", begin)
+    store = PosixStore(tmp_path / "store")
+    store.create()
+    store.create_tree("generations/g1/")
+    data = os.urandom(3 * posix.WRITEBACK_BYTES + 5)
+    with store.writer("generations/g1/x", size_bytes=len(data)) as stream:
+        for at in range(0, len(data), 3 << 20):
+            stream.write(data[at : at + (3 << 20)])
+    assert store.get("generations/g1/x") == data
+    ends = [offset + size for offset, size in begun]
+    assert [offset for offset, _ in begun] == [0, *ends[:-1]]
+    assert len(data) - ends[-1] < posix.WRITEBACK_BYTES
+    assert len(begun) >= 2
