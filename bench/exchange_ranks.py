@@ -2,8 +2,8 @@
 
     python -m bench.exchange_ranks WORLD_SIZE DIRECTORY TENSORS
 
-Reads the names of cases, and writes one number for each: KiB that all ranks pickled for each other,
-or (``… cpu``) the mean of their CPU times in ms.
+Reads the names of cases, and writes one number for each: KiB that all ranks pickled for each other;
+for ``… cpu`` the mean of their CPU times in ms when that case was last run.
 """
 
 from __future__ import annotations
@@ -121,16 +121,17 @@ def main() -> None:
         theirs.close()
         pipes.append(ours)
         children.append(child)
+    cpu_ms: dict[str, float] = {}
     for line in sys.stdin:
-        case = line.strip().removesuffix(" cpu")
-        of_cpu = line.strip().endswith(" cpu")
+        case = line.strip()
+        if case.endswith(" cpu"):
+            print(repr(cpu_ms[case.removesuffix(" cpu")]), flush=True)
+            continue
         for pipe in pipes:
             pipe.send(case)
         answers = [pipe.recv() for pipe in pipes]
-        found = (
-            sum(ms for _, ms in answers) / world_size if of_cpu else sum(kib for kib, _ in answers)
-        )
-        print(repr(found), flush=True)
+        cpu_ms[case] = sum(ms for _, ms in answers) / world_size
+        print(repr(sum(kib for kib, _ in answers)), flush=True)
     for pipe in pipes:
         pipe.close()
     for child in children:

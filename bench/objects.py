@@ -13,7 +13,7 @@ from bench.ranks import Ranks
 from drainfsm_kit.s3 import environment, s3_file_server, s3_server
 
 WORLD_SIZE = 2
-SERVERS = {"": (s3_file_server, 256), "moto: ": (s3_server, 64)}
+SERVERS = {"": (partial(s3_file_server, below="/dev/shm"), 512), "moto: ": (s3_server, 64)}
 """With how many MiB: moto keeps what every round has written."""
 WAYS = {
     "obstore, put in parts": "bare put",
@@ -49,14 +49,14 @@ def opened(size: Size) -> Iterator[dict[str, Case]]:
 
 TOPIC = Topic(
     name="objects",
-    title="Saving 256 MiB to S3 from two ranks, and back; 64 MiB with moto",
+    title="Saving 512 MiB to S3 from two ranks, and back; 64 MiB with moto",
     unit="s; memory: MiB",
-    note="Wall time on the slowest rank, over HTTP on this machine, to localbucket (threads, "
-    "files) and to moto (one process, in memory, which reads a whole object for every range of "
-    "it). The servers are written in Python and share the cores with the ranks: what is "
-    "compared is what a client asks of them. Bare obstore puts a rank's bytes as two objects, with "
-    "its own parts, and gets them by ranges of 4 MiB, 16 at once, into memory that is there. "
-    "drainfsm's time goes to the commit record: files checked, manifest and slot written.",
+    note="Wall time on the slowest rank, over HTTP on this machine, to localbucket (threads; files "
+    "in memory) and to moto (one process, in memory, which reads a whole object for every range of "
+    "it). The servers are written in Python and share the cores with the ranks: what is compared "
+    "is what a client asks of them. Bare obstore puts a rank's bytes as two objects, with its own "
+    "parts, and gets them by ranges of 4 MiB, 16 at once, into memory that is there. drainfsm's "
+    "time goes to the commit record: files checked, manifest and slot written.",
     open=opened,
     quick=False,
     ratios=tuple(

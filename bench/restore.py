@@ -36,7 +36,7 @@ def opened(size: Size) -> Iterator[dict[str, Case]]:
                     "bench.restore_rank",
                     world_size=WORLD_SIZE,
                     directory=Path(directory) / ("sharded" if sharded else "replicated"),
-                    mib=size.pick(768, 48),
+                    mib=size.pick(480, 48),
                     sharded=sharded,
                 )
             )
@@ -46,7 +46,7 @@ def opened(size: Size) -> Iterator[dict[str, Case]]:
 
 TOPIC = Topic(
     name="restore",
-    title="Restoring 768 MiB on two ranks",
+    title="Restoring 480 MiB on two ranks",
     unit="s; memory: of a rank's share",
     note="Wall time on the slowest rank, from a model that exists and an AdamW without state to "
     "both as they were; FSDP2 shards unless replicated, where each rank reads all of it. Raw: as "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -20,6 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from drainfsm.checkpoint import Checkpoint
+from drainfsm.checkpoint.filling import memory_of
 from drainfsm.core.orders import CheckpointSettings
 from drainfsm.core.state import generation_id
 from drainfsm.store import ObjectStore, open_store
@@ -92,6 +94,14 @@ class Model:
             os.fsync(file.fileno())
         dist.barrier()
         return self._cleaned(time.perf_counter() - began)
+
+    def hashing(self) -> float:
+        """What sha256 of this rank's bytes takes by itself, in one thread."""
+        dist.barrier()
+        began = time.perf_counter()
+        for shard in self._own_shards():
+            hashlib.sha256(memory_of(shard)).digest()
+        return time.perf_counter() - began
 
     def warm_copy(self) -> float:
         """What staging cannot do without: this rank's bytes, into memory that is there already."""
@@ -227,6 +237,10 @@ def cases(
         "dcp.save, 2 threads": lambda: sharded.torch_sync(threads=2),
         "xxh3": lambda: sharded.ours("xxh3", asynchronous=False),
         "sha256": lambda: sharded.ours("sha256", asynchronous=False, checksum="sha256"),
+        "sha256_tree": lambda: sharded.ours(
+            "sha256_tree", asynchronous=False, checksum="sha256_tree"
+        ),
+        "hashing": sharded.hashing,
         "no checksum": lambda: _without_checksums(lambda: sharded.ours("none", asynchronous=False)),
         "warm copy": sharded.warm_copy,
         "async_save": sharded.torch_async,

@@ -57,9 +57,10 @@ def has_file_server() -> bool:
 
 
 @contextmanager
-def s3_file_server() -> Iterator[int]:
-    """The same of another server, written by others."""
-    with tempfile.TemporaryDirectory() as directory:
+def s3_file_server(*, below: str | None = None) -> Iterator[int]:
+    """The same of another server, written by others. ``below``: where its files are; None: on the
+    disk."""
+    with tempfile.TemporaryDirectory(dir=below) as directory:
         command = ["localbucket", "--host", "127.0.0.1", directory]
         with _served(command, port_option="--port") as port:
             yield port
