@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +13,10 @@ from bench.ranks import Ranks
 from drainfsm_kit.s3 import environment, s3_file_server, s3_server
 
 WORLD_SIZE = 2
-SERVERS = {"": (partial(s3_file_server, below="/dev/shm"), 512), "moto: ": (s3_server, 64)}
+SERVERS: dict[str, tuple[Callable[[], AbstractContextManager[int]], int]] = {
+    "": (partial(s3_file_server, below="/dev/shm"), 512),
+    "moto: ": (s3_server, 64),
+}
 """With how many MiB: moto keeps what every round has written."""
 WAYS = {
     "obstore, put in parts": "bare put",
