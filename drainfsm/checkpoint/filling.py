@@ -193,7 +193,7 @@ def _fill_tensor(source: Source, one: Wanted, place: Tensor, piece_bytes: int) -
     payload = payload_of(source.peek(one.at, min(one.length, HEAD_BYTES)))
     if payload is None or payload.at + payload.size_bytes > one.length:
         tensor = torch.load(io.BytesIO(_whole(source, one)), map_location="cpu", weights_only=True)
-        place.copy_(_narrowed(tensor, one.item, first_dimension=0))
+        _copy(_narrowed(tensor, one.item, first_dimension=0), place)
     elif _in_place(payload, one.item, place):
         start = one.at + payload.at + _first_byte(payload, one.item)
         _read_pieces(source, start, memory_of(place), piece_bytes)
@@ -240,7 +240,15 @@ def _fill_by_rows(
             place.copy_(buffer[0])
             continue
         part = _narrowed(buffer, one.item, first_dimension=1)
-        place.narrow(0, row, shape[0]).copy_(part)
+        _copy(part, place.narrow(0, row, shape[0]))
+
+
+def _copy(part: Tensor, place: Tensor) -> None:
+    """Where the place was expanded, one element is all of them."""
+    for dimension, step in enumerate(place.stride()):
+        if step == 0 and place.size(dimension) > 1:
+            part, place = part.narrow(dimension, 0, 1), place.narrow(dimension, 0, 1)
+    place.copy_(part)
 
 
 def _narrowed(tensor: Tensor, item: ReadItem, *, first_dimension: int) -> Tensor:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     set_model_state_dict,
 )
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from drainfsm.checkpoint.names import bare_name, buffer_names
+from drainfsm.checkpoint.names import bare_name, buffer_names, saved_tensors
 from drainfsm.checkpoint.serialised import Serialised
 from drainfsm.errors import ConfigError, RestoreRefusedError
 
@@ -32,6 +35,28 @@ def check_module(name: str, module: nn.Module) -> None:
             f"checkpoint part {name!r} uses FullyShardedDataParallel (FSDP1), whose parameters "
             "have no names of their own: use torch.distributed.fsdp.fully_shard"
         )
+    for key, tensor in saved_tensors(module):
+        if kind := _odd(tensor):
+            raise ConfigError(
+                f"checkpoint part {name!r}: {key} is no ordinary tensor ({kind}), and only those "
+                "are saved: keep what it is made of in buffers, or register it with "
+                "persistent=False and make it anew"
+            )
+
+
+def _odd(tensor: Tensor) -> str:
+    """What keeps it from being written as rows of numbers, and read into its place again."""
+    if tensor.is_quantized:
+        return "quantized"
+    if tensor.is_nested:
+        return "nested"
+    if tensor.is_inference():
+        return "made in inference mode"
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout)
+    if is_traceable_wrapper_subclass(tensor) and not isinstance(tensor, DTensor):
+        return type(tensor).__name__
+    return ""
 
 
 def capture_module(name: str, module: nn.Module) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterator
+
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
@@ -38,3 +40,12 @@ def parameter_names(modules: dict[str, nn.Module]) -> dict[int, str]:
 
 def buffer_names(module: nn.Module) -> frozenset[str]:
     return frozenset(bare_name(module, name) for name, _ in module.named_buffers())
+
+
+def saved_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, and the buffers that a state dict has."""
+    yield from module.named_parameters()
+    for prefix, part in module.named_modules():
+        for name, buffer in part.named_buffers(prefix, recurse=False):
+            if name.rpartition(".")[2] not in part._non_persistent_buffers_set:
+                yield name, buffer

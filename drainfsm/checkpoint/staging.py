@@ -35,9 +35,9 @@ class Staging:
 
     def hold(self, index: MetadataIndex, tensor: Tensor, *, copy: bool) -> Tensor:
         """The tensor's content in host memory; the tensor itself if it is there already and
-        ``copy`` is not asked for."""
+        ``copy`` is not asked for. Of no class of its own: a restore would refuse to load that."""
         if tensor.device.type == "cpu" and not copy:
-            return tensor
+            return tensor if type(tensor) is Tensor else tensor.as_subclass(Tensor)
         buffer = self._buffers.get(index)
         if buffer is None or buffer.size() != tensor.size() or buffer.dtype != tensor.dtype:
             pinned = tensor.device.type == "cuda"

@@ -1,6 +1,6 @@
-"""One of four ranks of test_sharing.py, which are on two machines as far as they can tell.
+"""One of the ranks of test_sharing.py, which are on two machines as far as they can tell.
 
-python sharing_rank.py RANK WORLD_SIZE DIRECTORY STORE_URL [GENERATION_DIGEST VERIFY]
+python sharing_rank.py RANK WORLD_SIZE DIRECTORY RENDEZVOUS_FILE STORE_URL [DIGEST VERIFY]
 
 Without the last two it saves; with them it restores, and writes a digest of what it has then.
 """
@@ -51,11 +51,11 @@ class Model(nn.Module):
 
 
 def main() -> None:
-    rank, world_size, directory, url, *more = sys.argv[1:]
+    rank, world_size, directory, rendezvous, url, *more = sys.argv[1:]
     sharing.BOOT = Path(directory) / f"boot{int(rank) // 2}"
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{directory}/rendezvous{len(more)}{''.join(more[1:])}",
+        init_method=f"file://{rendezvous}",
         rank=int(rank),
         world_size=int(world_size),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from drainfsm_kit.ranks import commit_saved
 from drainfsm_kit.s3 import BUCKET, Fault, FaultProxy, environment, s3_server
 
 SCRIPT = Path(__file__).parent / "sharing_rank.py"
-RANKS, MACHINES = 4, 2
+URL = f"s3://{BUCKET}/shared"
+RANKS, MACHINES = 3, 2
 GENERATION = periodic_id(epoch=1, step=0, restart=0)
 JOB_S_MAX = 120
 
@@ -31,11 +33,11 @@ def proxy() -> Iterator[FaultProxy]:
 
 def run(directory: Path, *more: str) -> list[str]:
     """What each rank found."""
+    given = [str(directory), str(directory / f"rendezvous-{uuid.uuid4().hex}"), URL, *more]
     ranks = [
-        subprocess.Popen([sys.executable, "-W", "ignore", str(SCRIPT), str(rank), str(RANKS),
-                          str(directory), f"s3://{BUCKET}/shared", *more])
+        subprocess.Popen([sys.executable, "-W", "ignore", SCRIPT, str(rank), str(RANKS), *given])
         for rank in range(RANKS)
-    ]  # fmt: skip
+    ]
     try:
         assert [rank.wait(JOB_S_MAX) for rank in ranks] == [0] * RANKS
     finally:
@@ -51,7 +53,7 @@ def saved(proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     for machine in range(MACHINES):
         (directory / f"boot{machine}").write_text(f"machine {machine}\n")
     [digest] = set(run(directory))
-    store = open_store(f"s3://{BUCKET}/shared")
+    store = open_store(URL)
     target = commit_saved(store, directory, generation=GENERATION, step=0, world_size=RANKS)
     return directory, target.manifest_digest, digest
 
@@ -61,7 +63,7 @@ def test_each_machine_reads_what_its_ranks_share_once(
 ) -> None:
     """But for a tensor whose rows do not follow each other, and small ones."""
     directory, manifest, digest = saved
-    files = open_store(f"s3://{BUCKET}/shared").list(f"generations/{GENERATION}/")
+    files = open_store(URL).list(f"generations/{GENERATION}/")
     proxy.answered_bytes = 0
     assert run(directory, manifest, "checksums") == [digest] * RANKS
     assert proxy.answered_bytes <= 1.2 * MACHINES * sum(files.values())
