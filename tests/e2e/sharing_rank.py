@@ -33,10 +33,13 @@ class Model(nn.Module):
     def __init__(self, world_size: int) -> None:
         super().__init__()
         self.large = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(6))
-        self.brain = nn.Parameter(torch.randn(WIDTH, WIDTH).to(torch.bfloat16))
-        self.turned = nn.Parameter(torch.randn(WIDTH, WIDTH).t())
-        self.imaginary = nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=torch.complex64))
-        self.tiny = nn.Parameter(torch.randn(WIDTH, WIDTH).to(torch.float8_e5m2), False)
+        for name, value in {
+            "brain": torch.randn(WIDTH, WIDTH).to(torch.bfloat16),
+            "turned": torch.randn(WIDTH, WIDTH).t(),
+            "imaginary": torch.randn(WIDTH, WIDTH, dtype=torch.complex64),
+            "tiny": torch.randn(WIDTH, WIDTH).to(torch.float8_e5m2),
+        }.items():
+            self.register_buffer(name, value)
         self.register_buffer("none", torch.empty(0, 3))
         self.register_buffer("count", torch.tensor(3))
         self.sharded = nn.Linear(WIDTH, WIDTH)
