@@ -187,6 +187,11 @@ class Exchange:
             collective()
         except Exception as error:  # a peer died or hangs; torch names no narrower class
             self.broken = f"{type(error).__name__}: {error}"
+            if not dist.is_initialized():
+                raise SaveFailedError(
+                    "torch.distributed was shut down before the last save: call session.close() "
+                    "before destroy_process_group()"
+                ) from error
             raise SaveFailedError(f"lost touch with another rank: {error}") from error
 
 

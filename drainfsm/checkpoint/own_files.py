@@ -43,6 +43,11 @@ def rank_directory(rank: int) -> str:
     return f"rank{rank:05d}"
 
 
+def names_files(said: object) -> bool:
+    """It is a list of names, or a mapping of them."""
+    return isinstance(said, Iterable) and not isinstance(said, str)
+
+
 def found_files(directory: Path, said: WrittenFiles) -> dict[str, str]:
     """Name below ``directory`` to the checksum that the saver gave, empty where it gave none.
 
@@ -51,7 +56,7 @@ def found_files(directory: Path, said: WrittenFiles) -> dict[str, str]:
     """
     if said is None:
         names = dict.fromkeys(_walk(directory, ""), "")
-    elif isinstance(said, str) or not isinstance(said, Iterable):
+    elif not names_files(said):
         raise SaveFailedError(
             f"save() returned {said!r}: return a list of names, a mapping of names to checksums, "
             "or nothing"

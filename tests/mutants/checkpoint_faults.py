@@ -72,6 +72,7 @@ FAULTS = (
         ("a save that was given up is reported durable", "            entries = work(self._proceed)\n            self._proceed()\n", "            entries = work(self._proceed)\n"),
         ("a saver that fails is silent", "        except Exception as error:  # whatever the job's function may raise\n            self._port.report_save_failed(generation, reason_of(error))\n            return", "        except Exception:\n            return"),
         ("a drain does not wait for its save", "        self._begin(order.generation_id, order.step)\n        self._wait()", "        self._begin(order.generation_id, order.step)"),
+        ("a save fails by what it returns", "                said = None  # a lambda", "                pass  # a lambda"),
         ("a shared directory needs no names", "            if said is None and self._shared:", "            if False:"),
         ("own files are loaded unverified", "            verify_checksums(self._store, target.generation_id, self._to_verify(manifest))", "            pass"),
         ("a rank verifies what it reads though all may fall back", "        if self._port.settings.on_refused == OnRefused.FALLBACK:", "        if False:"),

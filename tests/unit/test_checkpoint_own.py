@@ -193,7 +193,6 @@ REFUSED: list[tuple[Callable[[Path, int], object], str]] = [
     (pipe, "is not a file"),
     (lambda directory, step: ["absent"], "absent is not a file"),
     (lambda directory, step: ["../out"], "not a relative path"),
-    (lambda directory, step: "one", "return a list of names"),
     (with_md5, "checksum 'md5:00'"),
     (lambda directory, step: save_named(directory, MANIFEST), "this name is taken"),
 ]
@@ -208,6 +207,25 @@ def test_what_cannot_be_committed_fails_the_save_and_not_the_training(
     assert [report.generation_id for report in failed] == [PERIODIC, DRAIN]
     assert all(re.search(says, report.reason) for report in failed), failed
     assert not [report for report in reports if report.kind == "durable"]
+
+
+@pytest.mark.parametrize("returned", [7, True, "one", Path("one")])
+def test_a_directory_of_its_own_is_saved_whatever_save_returns(
+    tmp_path: Path, returned: object
+) -> None:
+    """``save=lambda directory, step: (directory / "step").write_text(…)`` returns a number."""
+
+    def save(directory: Path, step: int) -> object:
+        save_one(directory, b"one")
+        return returned
+
+    durable = [report for report in saved(tmp_path, save=save) if report.kind == "durable"]
+    assert [len(report.entries) for report in durable] == [1, 1]
+    (tmp_path / "shared").mkdir()
+    shared = saved(tmp_path / "shared", save=save, shared=True)
+    failed = [report.reason for report in shared if report.kind == "failed"]
+    assert len(failed) == 2
+    assert "return a list of names" in failed[0]
 
 
 def test_a_generation_is_written_once_even_if_the_ranks_are_restarted(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from drainfsm.checkpoint.saving import RankSave
 from drainfsm.checkpoint.writer import GenerationWriter
 from drainfsm.core.orders import CheckpointSettings, RestoreTarget
 from drainfsm.core.state import generation_id
-from drainfsm.errors import ConfigError
+from drainfsm.errors import ConfigError, SaveFailedError
 from drainfsm.store import PosixStore
 from drainfsm.testing.stores import new_store
 from drainfsm_kit.ranks import RecordedPort, commit_saved
@@ -402,3 +402,13 @@ def test_a_cadence_by_time_is_turned_into_steps(monkeypatch: pytest.MonkeyPatch)
             cadence.agree(step, exchange)
     assert due[0] == AGREE_AT - 1 + 20, "10 s at 0.5 s a step"
     assert due[-1] - due[-2] in (5, 6), "10 s at 2 s a step"
+
+
+def test_a_group_that_was_destroyed_before_the_last_save_is_named() -> None:
+    """``destroy_process_group()`` in a script, and ``session.close()`` after it."""
+    exchange = Exchange(rank=0, world_size=1)
+    exchange._group = "of a world that is gone"
+    with pytest.raises(SaveFailedError, match=r"session.close\(\) before destroy_process_group"):
+        exchange.share(lambda: 1)
+    with pytest.raises(SaveFailedError, match="can no longer agree"):
+        exchange.share(lambda: 1)
