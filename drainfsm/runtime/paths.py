@@ -157,10 +157,14 @@ def control_link(socket: Path, state_dir: Path, *, job: str, node_rank: int) -> 
 
 
 def control_links(state_dir: Path, *, job: str) -> list[Path]:
-    """Sockets of every agent of the job on this machine, by node rank."""
-    key = _key(state_dir, job)
-    folders = _socket_dirs(os.getuid(), os.environ)
-    found = [path for folder in folders for path in folder.glob(f"{key}-*.ctl")]
+    """Sockets of every agent of the job on this machine, by node rank: this user's, and for root
+    those of whom the state directory belongs to."""
+    key, uid = _key(state_dir, job), os.getuid()
+    folders = _socket_dirs(uid, os.environ)
+    if uid == 0:  # an agent lets root in, too: a prolog, an administrator
+        with contextlib.suppress(OSError):
+            folders += _socket_dirs((state_dir / job).stat().st_uid, os.environ)
+    found = [path for folder in dict.fromkeys(folders) for path in folder.glob(f"{key}-*.ctl")]
     return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -79,6 +80,23 @@ def test_agents_are_found_whatever_variables_they_were_started_with(
         assert link.parent == socket.parent
         paths.socket_dir().mkdir(exist_ok=True)
         assert paths.sockets_of(os.getpid(), os.environ) == paths.moved(Path(login, "j.sock")) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root finds the agents of others")
+def test_root_finds_the_agent_of_whom_the_state_directory_belongs_to(tmp_path: Path) -> None:
+    somebody = 60_000 + os.getpid() % 5_000
+    theirs = Path(f"/tmp/drainfsm-{somebody}")
+    theirs.mkdir(mode=0o700)
+    try:
+        os.chown(theirs, somebody, -1)
+        link = paths.control_link_path(tmp_path, job="job", node_rank=0)
+        (theirs / link.name).symlink_to("s")
+        assert control_links(tmp_path, job="job") == []
+        (tmp_path / "job").mkdir()
+        os.chown(tmp_path / "job", somebody, -1)
+        assert control_links(tmp_path, job="job") == [theirs / link.name]
+    finally:
+        shutil.rmtree(theirs)
 
 
 def test_a_folder_of_somebody_else_is_not_looked_into(

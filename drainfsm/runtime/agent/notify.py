@@ -93,7 +93,7 @@ def _call(state_dir: Path, job: str, message: m.FromCaller, node_rank: int | Non
     which = "" if node_rank is None else f" with node rank {node_rank}"
     raise AgentUnreachableError(
         f"no agent of job {job!r}{which} with state directory {state_dir} runs on this machine: "
-        "run the command on a node of the job, as the same user, with the same --state-dir"
+        "run the command on a node of the job, as the same user or root, with the same --state-dir"
     )
 
 
