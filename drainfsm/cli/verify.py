@@ -23,6 +23,7 @@ from drainfsm.views.verify import Anchor, Verified, verify_attempts
 if TYPE_CHECKING:
     from drainfsm.log.signing import SignersKnown
 
+DAY_MS = 86_400_000
 SIGNERS_VARIABLE = "DRAINFSM_SIGNERS"
 USAGE = """verify (--job NAME | --file PATH) [--epoch N] [--nats URL] [--store URL_OR_PATH]
                 [--signer KEY_OR_FILE …] [--json]"""
@@ -62,7 +63,13 @@ def main(argv: Sequence[str]) -> int:
     log = _log(settings, arguments)
     job_id = None if arguments.job is None else settings.job
     anchors = _anchors(settings, arguments)
-    found = verify_attempts(log.lines, anchors, job_id=job_id, signers=signers)
+    found = verify_attempts(
+        log.lines,
+        anchors,
+        job_id=job_id,
+        signers=signers,
+        keeps_all=log.forgets_after_ms == 0,
+    )
     if arguments.epoch is not None:
         found = [one for one in found if one.epoch == arguments.epoch]
     if not found:
@@ -74,9 +81,18 @@ def main(argv: Sequence[str]) -> int:
             text = _text(one, signers_known=signers is not None)
             print("\n".join(printable(line, chars_max=LINE_CHARS_MAX) for line in text))
     sys.stdout.flush()
+    _tell_more(log, found)
+    return int(bool(log.damage) or any(one.findings for one in found))
+
+
+def _tell_more(log: RawLog, found: Sequence[Verified]) -> None:
+    first = any(f.kind == "removed" and f.position == 0 for one in found for f in one.findings)
+    if log.forgets_after_ms and first:
+        days = log.forgets_after_ms / DAY_MS
+        told = f"the stream keeps records for {days:.3g} days: missing first ones may be too old"
+        print(f"drainfsm: {told}", file=sys.stderr)
     if log.damage:
         print(f"drainfsm: {printable(log.damage, chars_max=LINE_CHARS_MAX)}", file=sys.stderr)
-    return int(bool(log.damage) or any(one.findings for one in found))
 
 
 def _log(settings: Settings, arguments: argparse.Namespace) -> RawLog:

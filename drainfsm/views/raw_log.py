@@ -25,6 +25,9 @@ class RawLog(msgspec.Struct, frozen=True, kw_only=True):
     damage: str = ""
     """Not empty: what could not be read, and why."""
 
+    forgets_after_ms: int | None = None
+    """How old a record gets in it; 0: for ever; None: nothing says so."""
+
 
 class _Names(msgspec.Struct, frozen=True):
     job_id: str = ""
@@ -88,19 +91,23 @@ def stream_lines(server: NatsServer, *, job_id: str) -> RawLog:
 
     from drainfsm.log.server import public
 
-    lines = asyncio.run(_stream(server, job_id))
-    return RawLog(where=f"the stream at {public(server)}", lines=lines)
+    lines, forgets_after_ms = asyncio.run(_stream(server, job_id))
+    where = f"the stream at {public(server)}"
+    return RawLog(where=where, lines=lines, forgets_after_ms=forgets_after_ms)
 
 
-async def _stream(server: NatsServer, job_id: str) -> list[RawLine]:
+async def _stream(server: NatsServer, job_id: str) -> tuple[list[RawLine], int | None]:
     from drainfsm.log.jetstream import connect
+    from drainfsm.log.stream import forgets_after_ms
 
     connection = await connect(server, timeout_s=CONNECT_S)
     try:
         every_attempt = subject_of(job_id=job_id, epoch=0).removesuffix("0") + "*"
-        return [
+        config = (await connection.stream_info()).config
+        lines = [
             RawLine(f"message {message.sequence}", message.data)
             async for message in connection.messages(every_attempt)
         ]
+        return lines, forgets_after_ms(config) if config else None
     finally:
         await connection.close()

@@ -93,9 +93,11 @@ def verify_attempts(
     *,
     job_id: str | None = None,
     signers: SignersKnown | None = None,
+    keeps_all: bool = False,
 ) -> list[Verified]:
     """``lines``: in the order of the log; ``anchors``: by attempt; ``job_id``: of what must be of
-    one job; ``signers``: who may have written it. None: whoever says that he has."""
+    one job; ``signers``: who may have written it. None: whoever says that he has. ``keeps_all``: an
+    attempt between others must be there if the next one names it."""
     attempts: dict[Name, dict[str, _Found]] = defaultdict(dict)
     repeated: dict[Name, int] = defaultdict(int)
     strange: list[Discrepancy] = []
@@ -122,6 +124,8 @@ def verify_attempts(
         if not any(name[1] == epoch for name in attempts):
             owner = job_id or next((name[0] for name in attempts), "")
             attempts[owner, epoch] = {}
+    if keeps_all:
+        _add_missing(attempts)
     known_heads = {
         name: [*anchors.get(name[1], []), *_named_by_the_next(name, attempts)] for name in attempts
     }
@@ -136,12 +140,19 @@ def verify_attempts(
     return found
 
 
+def _add_missing(attempts: dict[Name, dict[str, _Found]]) -> None:
+    """Those that the next one names, less the first of a job: it may be from before this log."""
+    for job_id, epoch in sorted(attempts):
+        name = (job_id, epoch - 1)
+        earlier = any(job == job_id and other < epoch - 1 for job, other in attempts)
+        if earlier and name not in attempts and _named_by_the_next(name, attempts):
+            attempts[name] = {}
+
+
 def _named_by_the_next(name: Name, attempts: dict[Name, dict[str, _Found]]) -> list[Anchor]:
     """The requeue record that the attempt behind this one began with."""
     job_id, epoch = name
     behind = attempts.get((job_id, epoch + 1), {}).values()
-    if not attempts[name]:
-        return []
     started = [
         event.restore
         for one in behind

@@ -14,8 +14,9 @@ from drainfsm.core.events import AttemptLost
 from drainfsm.core.records import Record, subject_of
 from drainfsm.log import connect
 from drainfsm.log.embedded import EmbeddedServer
+from drainfsm.log.stream import CREATE, create_request
 from drainfsm.testing.scenario import NOON_UNIX_MS
-from drainfsm_kit.logs import records_of
+from drainfsm_kit.logs import chained, records_of
 
 JOB = "job"
 LOST = Record(
@@ -78,3 +79,26 @@ def test_an_attempt_that_is_not_there_is_told_with_those_that_are(
     assert "--epoch 7: no such attempt; there are 1, 2, 4" in capsys.readouterr().err
     assert main(["replay", "--job", "none", "--nats", url, "--epoch", "7"]) == 2
     assert "no records of job none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("max_age_days", [0, 7])
+def test_verify_knows_whether_the_stream_forgets(
+    own_nats_server: EmbeddedServer, capsys: pytest.CaptureFixture[str], max_age_days: int
+) -> None:
+    records = chained(records_of(JOB, 4))
+
+    async def fill() -> None:
+        connection = await connect(own_nats_server.url, timeout_s=30)
+        request = create_request(replicas=1, max_age_days=max_age_days)
+        await connection.link.client.request(CREATE, request, timeout=30)
+        await connection.ensure_stream()
+        after = 0
+        for record in records[2:]:
+            after = await connection.append(record, after_sequence=after)
+        await connection.close()
+
+    asyncio.run(fill())
+    assert main(["verify", "--job", JOB, "--nats", own_nats_server.url]) == 1
+    told = capsys.readouterr()
+    assert "records 0 to 1 are missing" in told.out
+    assert ("keeps records for 7 days" in told.err) == bool(max_age_days)

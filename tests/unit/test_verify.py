@@ -15,9 +15,13 @@ from msgspec.structs import replace
 from drainfsm.cli.main import main
 from drainfsm.core.chain import LogHead, line_digest
 from drainfsm.core.codec import decode, encode, encode_lines
+from drainfsm.core.events import AttemptStarted
+from drainfsm.core.notice import Cause
+from drainfsm.core.records import Record
+from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.log.journal import Journal, journal_path
 from drainfsm.machine import DrainMachine
-from drainfsm.testing.scenario import NOON_UNIX_MS
+from drainfsm.testing.scenario import NOON_UNIX_MS, Scenario
 from drainfsm.views.verify import Anchor, RawLine, Verified, verify_attempts
 from drainfsm_kit.logs import chained, records_of
 
@@ -128,6 +132,50 @@ def test_an_attempt_whose_log_is_gone_is_told_by_the_store() -> None:
     assert first.findings == ()
     (gone,) = second.findings
     assert (gone.kind, second.epoch) == ("removed", 2)
+
+
+def _naming_the_one_before(epoch: int) -> list[Record]:
+    """An attempt's log that begins with what the one before left."""
+    head = LogHead(count=COUNT, digest="0" * 64)
+    first, *others = Scenario(epoch=epoch).history
+    (started,) = first.events
+    assert isinstance(started, AttemptStarted)
+    restore = RequeueRecord(
+        job_id="job",
+        epoch=epoch - 1,
+        cause=Cause("test"),
+        generation_id=None,
+        manifest_digest=None,
+        step=None,
+        world_size=1,
+        capacity=Capacity(node_count=1),
+        recorded_unix_ms=NOON_UNIX_MS,
+        log=head,
+    )
+    started = replace(started, restore=restore)
+    return chained([replace(first, events=(started,)), *others])
+
+
+@pytest.mark.parametrize(
+    ("epochs", "missing"), [((1, 2, 3), []), ((1, 3), [2]), ((3,), []), ((1, 3, 5), [2, 4])]
+)
+def test_a_whole_attempt_that_is_gone_is_told_by_the_one_behind_it(
+    epochs: tuple[int, ...], missing: list[int]
+) -> None:
+    """Where nothing is forgotten; the first of a log may have others before it elsewhere."""
+    lines = [
+        RawLine("message", encode(record))
+        for epoch in epochs
+        for record in _naming_the_one_before(epoch)
+    ]
+    found = {one.epoch: one for one in verify_attempts(lines, {}, keeps_all=True)}
+    empty = [epoch for epoch, one in found.items() if not one.record_count]
+    assert empty == missing
+    for epoch in missing:
+        (finding,) = found[epoch].findings
+        assert finding.kind == "removed"
+        assert f"the start of attempt {epoch + 1} knows {COUNT} records" in finding.detail
+    assert all(one.record_count for one in verify_attempts(lines, {}))
 
 
 @given(st.data())
