@@ -213,6 +213,30 @@ def test_what_can_be_had_under_another_jobs_subject_is_an_answer_of_the_servers_
         assert set(json.loads(answer)) == {"stream", "seq"}
 
 
+def test_what_a_consumer_delivers_is_no_request(users: Users) -> None:
+    """Where to deliver is not checked either, and the text is that of whoever wrote the record."""
+
+    async def scene() -> None:
+        async with users.connected("administrator") as admin, users.connected("other agent") as one:
+            before, client = await admin.stream_info(), one.link.client
+            for number, what in enumerate(("UPDATE", "DELETE", "PURGE"), start=1_000):
+                config = before.config | {"description": "theirs"}
+                body = json.dumps(config).encode() if what == "UPDATE" else b""
+                written = f"drainfsm.v1.{OTHER}.{number}"
+                await client.request(written, body, timeout=10)
+                subject, request = _consumer(written)
+                asked = json.loads(request)
+                asked["config"]["deliver_subject"] = f"$JS.API.STREAM.{what}.{STREAM}"
+                await client.request(subject, json.dumps(asked).encode(), timeout=10)
+            await asyncio.sleep(1)
+            after = await admin.stream_info()
+        assert after.error is None
+        assert after.config == before.config
+        assert after.state.messages == before.state.messages + 3
+
+    asyncio.run(scene())
+
+
 def test_an_agent_ships_and_goes_on_with_no_more_rights_than_that(
     users: Users, tmp_path: Path
 ) -> None:
