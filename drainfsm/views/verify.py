@@ -221,6 +221,9 @@ class _Chain:
         self.kept = {one.record.follows: one for one in self._found}
 
     def walk(self) -> None:
+        for position in sorted(at for at in self._at if at < 0):
+            for one in self._at[position]:
+                self._tell("inserted", one, "no record has a place before the first")
         position, last = 0, -1
         before: str | None = ""
         end = max(self._at, default=-1)

@@ -60,7 +60,7 @@ FAULTS = (
         ("what was acknowledged is taken for stored", "        if count < expected:", "        if False:"),
         ("a stream that was changed is not looked at again", "        if not self._ready or self._to_confirm:", "        if not self._ready:"),
     )),
-    *faults_of("log/jetstream.py", ("tests/contracts/test_jetstream.py",), (
+    *faults_of("log/jetstream.py", ("tests/contracts/test_forged.py",), (
         ("a record is of the job that it says", "                if stored.record.job_id == message.job_id:", "                if job_id in ('', stored.record.job_id):"),
     )),
     *faults_of("views/jobs.py", ("tests/contracts/test_forged.py",), (

@@ -83,6 +83,13 @@ def test_an_inserted_record_is_found_wherever_it_stands(position: int) -> None:
             assert told(log, HEAD) == expected, (position, place)
 
 
+@pytest.mark.parametrize("follows", [-1, -(2**62)])
+def test_an_inserted_record_before_the_first_is_found(follows: int) -> None:
+    forged = encode(replace(records_of("job", 1, writer="forged")[0], follows=follows, before=""))
+    assert told([*LOG, forged], HEAD) == [("inserted", follows)]
+    assert told([forged]) == [("inserted", follows)]
+
+
 def test_reordered_records_are_found() -> None:
     assert told([LOG[0], LOG[2], LOG[1], *LOG[3:]]) == [("reordered", 2)] or told(
         [LOG[0], LOG[2], LOG[1], *LOG[3:]]
