@@ -30,7 +30,7 @@ PEER_WAIT = timedelta(minutes=10)
 COORDINATOR = 0
 
 SENT_BYTES = 1 << 30
-"""At most, in one collective."""
+"""At most, in one message."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -147,16 +147,23 @@ class Exchange:
         return _value(cast("T | RankFailure", values[0]))
 
     def send_each(self, places: Sequence[tuple[int, Tensor]], members: Sequence[int]) -> None:
-        """Each of these contiguous tensors comes from the rank that is named with it. Collective
-        among ``members``."""
-        if len(members) == self.world_size:
-            self._call(lambda: _broadcast(places, self._group))
-            return
-        group: Any = dist.new_group(
-            list(members), backend="gloo", timeout=PEER_WAIT, use_local_synchronization=True
-        )
-        self._call(lambda: _broadcast(places, group))
-        dist.destroy_process_group(group)
+        """Each of these contiguous tensors goes from the rank that is named with it to the other
+        ``members``, all at once. Collective among them."""
+        self._call(lambda: self._send(places, members))
+
+    def _send(self, places: Sequence[tuple[int, Tensor]], members: Sequence[int]) -> None:
+        """Not by a group of the members: one that is made again after it was destroyed finds the
+        addresses of the earlier one, and waits for them."""
+        under_way: list[Any] = []
+        for sender, place in places:
+            for piece in torch.split(place.view(-1).view(torch.uint8), SENT_BYTES):
+                if sender != self.rank:
+                    under_way.append(dist.irecv(piece, src=sender, group=self._group))
+                    continue
+                others = [rank for rank in members if rank != sender]
+                under_way += [dist.isend(piece, dst=rank, group=self._group) for rank in others]
+        for message in under_way:
+            message.wait()
 
     def _attempt(self, make: Callable[[], T]) -> T | RankFailure:
         try:
@@ -193,12 +200,6 @@ class Exchange:
                     "before destroy_process_group()"
                 ) from error
             raise SaveFailedError(f"lost touch with another rank: {error}") from error
-
-
-def _broadcast(places: Sequence[tuple[int, Tensor]], group: Any) -> None:
-    for rank, place in places:
-        for piece in torch.split(place.view(-1).view(torch.uint8), SENT_BYTES):
-            dist.broadcast(piece, src=rank, group=group)
 
 
 def _first_failure(values: list[Any]) -> RankFailure | None:

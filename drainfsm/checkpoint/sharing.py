@@ -26,15 +26,21 @@ class Common(NamedTuple):
     """What a rank could take from another one. Ranks that say the same share it."""
 
     machine: str
+    """Empty: it does not say which it is."""
+
     digest: str
-    """Of the names and sizes; empty: there is nothing."""
+    """Of the names, kinds and shapes; empty: there is nothing."""
 
 
 def common(targets: dict[str, Any]) -> Common:
     names = _shareable(targets)
-    text = "\n".join(f"{name} {targets[name].nbytes}" for name in names)
+    text = "\n".join(f"{name} {targets[name].dtype} {list(targets[name].shape)}" for name in names)
     digest = hashlib.sha256(text.encode()).hexdigest() if names else ""
-    return Common(machine=BOOT.read_text().strip(), digest=digest)
+    try:
+        machine = BOOT.read_text().strip()
+    except OSError:  # a sandbox need not have it
+        machine = ""
+    return Common(machine=machine, digest=digest)
 
 
 class Sharing:
@@ -47,7 +53,7 @@ class Sharing:
         mine = all_common[exchange.rank]
         self._exchange = exchange
         self._members = [rank for rank, said in enumerate(all_common) if said == mine]
-        together = mine.digest and len(self._members) > 1
+        together = mine.machine and mine.digest and len(self._members) > 1
         self._tensors: dict[str, Tensor] = (
             {name: targets[name].detach() for name in _shareable(targets)} if together else {}
         )
@@ -75,12 +81,14 @@ class Sharing:
 
 
 def _shareable(targets: dict[str, Any]) -> list[str]:
-    """Large ones: small ones are read with their neighbours sooner than they are sent."""
+    """Large ones in host memory: small ones are read with their neighbours sooner than they are
+    sent."""
     return sorted(
         name
         for name, place in targets.items()
         if isinstance(place, Tensor)
         and not isinstance(place, DTensor)
+        and place.device.type == "cpu"
         and place.nbytes > SMALL_BYTES
         and place.is_contiguous()
         and not (place.is_conj() or place.is_neg())

@@ -2,7 +2,8 @@
 
 python sharing_rank.py RANK WORLD_SIZE DIRECTORY RENDEZVOUS_FILE STORE_URL [DIGEST VERIFY]
 
-Without the last two it saves; with them it restores, and writes a digest of what it has then.
+Without the last two it saves; with them it restores twice, one after the other, and writes a digest
+of what it has then.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from drainfsm_kit.ranks import RecordedPort
 
 WIDTH = 1_100
 STEP = 0
+TIMES = 2
 GENERATION = periodic_id(epoch=1, step=STEP, restart=0)
 
 
@@ -63,7 +65,6 @@ def main() -> None:
         world_size=int(world_size),
     )
     torch.manual_seed(len(more))
-    model = Model(int(world_size))
     target = None
     if more:
         target = RestoreTarget(
@@ -76,22 +77,25 @@ def main() -> None:
     settings = CheckpointSettings(
         every_steps=1, verify=Verification(more[1] if more else Verification.SIZES)
     )
-    port = RecordedPort(
-        Path(directory), store_url=url, rank=int(rank), world_size=int(world_size),
-        settings=settings, restore_target=target,
-    )  # fmt: skip
-    checkpoint = Checkpoint(port, model=model)
-    if more:
-        try:
-            checkpoint.restore()
-            found = model.digest()
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-    else:
-        checkpoint.step_done(STEP)
-        checkpoint.close()
-        found = model.digest()
-    (Path(directory) / f"found{rank}").write_text(found)
+    found = []
+    for _ in range(TIMES if more else 1):
+        model = Model(int(world_size))
+        port = RecordedPort(
+            Path(directory), store_url=url, rank=int(rank), world_size=int(world_size),
+            settings=settings, restore_target=target,
+        )  # fmt: skip
+        checkpoint = Checkpoint(port, model=model)
+        if more:
+            try:
+                checkpoint.restore()
+            except Exception as error:
+                found.append(f"{type(error).__name__}: {error}")
+                break
+        else:
+            checkpoint.step_done(STEP)
+            checkpoint.close()
+        found.append(model.digest())
+    (Path(directory) / f"found{rank}").write_text("\n".join(found))
     dist.barrier()
     dist.destroy_process_group()
 

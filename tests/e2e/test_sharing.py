@@ -17,7 +17,7 @@ from drainfsm_kit.s3 import BUCKET, Fault, FaultProxy, environment, s3_server
 
 SCRIPT = Path(__file__).parent / "sharing_rank.py"
 URL = f"s3://{BUCKET}/shared"
-RANKS, MACHINES = 3, 2
+RANKS, MACHINES, TIMES = 3, 2, 2
 GENERATION = periodic_id(epoch=1, step=0, restart=0)
 JOB_S_MAX = 120
 
@@ -65,8 +65,16 @@ def test_each_machine_reads_what_its_ranks_share_once(
     directory, manifest, digest = saved
     files = open_store(URL).list(f"generations/{GENERATION}/")
     proxy.answered_bytes = 0
-    assert run(directory, manifest, "checksums") == [digest] * RANKS
-    assert proxy.answered_bytes <= 1.2 * MACHINES * sum(files.values())
+    assert run(directory, manifest, "checksums") == ["\n".join([digest] * TIMES)] * RANKS
+    assert proxy.answered_bytes <= 1.2 * TIMES * MACHINES * sum(files.values())
+
+
+def test_ranks_that_do_not_know_their_machine_read_all_themselves(
+    proxy: FaultProxy, saved: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    """Not every sandbox has the file that names it."""
+    _, manifest, digest = saved
+    assert run(tmp_path, manifest, "sizes") == ["\n".join([digest] * TIMES)] * RANKS
 
 
 def test_one_rank_that_cannot_read_fails_all(
