@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,11 +20,13 @@ import pytest
 import yaml
 
 from drainfsm_kit.framework_contract import PATIENCE_S
+from drainfsm_kit.marks import MARK, pids_with
 from drainfsm_kit.running import free_port
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 FILE = Path(__file__).parents[2] / "deploy" / "ray" / "rayjob.yaml"
 STEPS = 400
+ENDINGS = ("SUCCEEDED", "FAILED", "STOPPED")
 SCRIPT = f"""
 import json, os, sys, time
 import torch
@@ -59,8 +62,10 @@ class Cluster:
     def __init__(self, directory: Path, short: str) -> None:
         self._bin = Path(sys.executable).parent
         path = f"{self._bin}{os.pathsep}{os.environ['PATH']}"
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DRAINFSM_")}
         self._environment = {
-            **os.environ,
+            **kept,
+            MARK: short,
             "PATH": path,
             "OMP_NUM_THREADS": "1",
             "RAY_AUTH_MODE": "disabled",  # else it depends on a file in the home directory
@@ -99,12 +104,15 @@ class Cluster:
         assert done.returncode == 0, done.stdout + done.stderr
         return named
 
+    def status(self, named: str) -> str:
+        return self.ray("job", "status", "--address", self._address, named).stdout
+
     def ended(self, named: str) -> str:
         """Ray's words, once it has."""
         for _ in _patiently():
-            said = self.ray("job", "status", "--address", self._address, named)
-            if any(word in said.stdout for word in ("SUCCEEDED", "FAILED", "STOPPED")):
-                return said.stdout
+            said = self.status(named)
+            if any(word in said for word in ENDINGS):
+                return said
         raise AssertionError(f"it never ended: {self.told(named)}")
 
     def told(self, named: str) -> str:
@@ -129,15 +137,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             made.start()
             yield made
         finally:
-            _end_processes_of(short)
-
-
-def _end_processes_of(directory: str) -> None:
-    """Ray's daemons name it in their arguments. `ray stop` would end other clusters, too."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if directory.encode() in path.read_bytes():
-                os.kill(int(path.parent.name), 9)
+            for pid in pids_with(f"{MARK}={short}"):  # `ray stop` would end other clusters, too
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def losses(path: Path) -> list[Any]:
@@ -170,8 +172,9 @@ def test_the_next_submission_goes_on_at_the_next_step_with_the_same_losses(
     (tmp_path / "train.py").write_text(SCRIPT)
     first = cluster.submit(local(entrypoint))
     for _ in _patiently():
-        if len(losses(tmp_path / "losses1")) > 20:
+        if len(losses(tmp_path / "losses1")) > 20 or "FAILED" in cluster.status(first):
             break
+    assert len(losses(tmp_path / "losses1")) > 20, cluster.told(first)
     subprocess.run([*hook[:-1], local(hook[-1])], check=True)
     assert "FAILED" in cluster.ended(first), cluster.told(first)
     assert "is committed" in cluster.told(first)
