@@ -19,7 +19,9 @@ settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
 """How long an example takes says how busy the machine is."""
 
-settings.register_profile("unshrunk", settings(), phases=(Phase.explicit, Phase.generate))
+settings.register_profile(
+    "unshrunk", settings(), phases=(Phase.explicit, Phase.generate), database=None
+)
 """That something fails is all that ``tests/mutants/run.py`` wants to know."""
 
 

@@ -118,7 +118,7 @@ def last_quiesce_unix_ms(budget: Budget) -> int:
 
 def durable_by_unix_ms(state: State) -> int:
     """Latest instant at which the bytes must be durable for the commit still to fit."""
-    budget = budget_of(state, now_unix_ms=0, stage=Stage.SAVING)
+    budget = budget_of(state, now_unix_ms=0)
     return state.current.usable_deadline_unix_ms - budget.needed_ms
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drainfsm.core import events as e
 from drainfsm.core import inputs as i
-from drainfsm.core.budget import Budget, Sample, Stage
+from drainfsm.core.budget import Budget, Sample
 from drainfsm.core.deadline import budget_of
 from drainfsm.core.draft import Draft, reject
 from drainfsm.core.state import SAVE_UNDER_WAY, DrainSave, Phase, State, generation_id, known
@@ -23,7 +23,7 @@ def does_not_fit(budget: Budget) -> str:
 def decide_save(draft: Draft) -> None:
     """All ranks hold at one step: save if it fits, else leave on what was committed."""
     state = draft.state
-    budget = budget_of(state, now_unix_ms=draft.now_unix_ms, stage=Stage.QUIESCED)
+    budget = budget_of(state, now_unix_ms=draft.now_unix_ms)
     if not budget.fits:
         skip(draft, does_not_fit(budget), budget=budget)
         return

@@ -111,8 +111,7 @@ def _line(points: Sequence[_Point]) -> list[_Point]:
     for point in (*points, _Point(points[-1].size_bytes, highest)):
         while len(corners) > 1 and _at_or_above(point, corners[-2], corners[-1]):
             corners.pop()
-        if point.size_bytes > corners[-1].size_bytes:
-            corners.append(point)
+        corners.append(point)
     return corners
 
 

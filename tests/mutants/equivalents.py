@@ -2,4 +2,16 @@
 
 from __future__ import annotations
 
-EQUIVALENTS: dict[tuple[str, str], str] = {}
+LAST_CASE = "a match without its last case, which does nothing, does nothing there either"
+
+EQUIVALENTS: dict[tuple[str, str], str] = {
+    (
+        "core/deadline.py",
+        "budget = budget_of(state, now_unix_ms=0) -> budget = budget_of(state, now_unix_ms=1)",
+    ): "only what the budget needs is read, and that does not depend on the time",
+    (
+        "core/deadline.py",
+        "return state.current.usable_deadline_unix_ms case _: return None -> "
+        "return state.current.usable_deadline_unix_ms",
+    ): LAST_CASE,
+}

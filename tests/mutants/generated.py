@@ -1,6 +1,6 @@
 """Mutants that a tool makes (mutmut's operators), run as the faults that were made by hand are.
 
-    python tests/mutants/generated.py [--every N] [--first N] [--only TEXT] [--jobs N]
+    python tests/mutants/generated.py [--every N] [--first N] [--only FILE[:LINE] ...] [--seconds S] [--jobs N] [--reached FILE]
 
 Of ``core/``, ``store/commits.py`` and ``log/journal.py``: every N-th one, from the given one on.
 Those whose change nobody can see are listed in ``equivalents.py``, with the reason. Texts of
@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import commit_faults
 import core_faults
@@ -34,73 +33,47 @@ from mutmut.mutation.mutators import (  # type: ignore[import-not-found,unused-i
 from mutmut.mutation.pragma_handling import (  # type: ignore[import-not-found,unused-ignore]
     IgnoredCode,
 )
-from run import HEAVY, KILLED, NO_VERDICT, ROOT, clean, judge, report
-
-UNIT = "tests/unit/"
-TRIED_FIRST = {
-    "core/backoff.py": ("test_backoff.py",),
-    "core/budget.py": ("test_budget.py",),
-    "core/codec.py": ("test_codec.py",),
-    "core/deadline.py": ("test_deadline.py", "test_assumed_deadlines.py", "test_decider.py"),
-    "core/exit_plan.py": ("test_exit_plan.py",),
-    "core/explain.py": ("test_replay.py", "test_words.py"),
-    "core/failures.py": ("test_runtime_processes.py",),
-    "core/fit.py": ("test_budget.py",),
-    "core/fold.py": ("test_fold.py",),
-    "core/inputs.py": ("test_decider_refusals.py",),
-    "core/lifecycle.py": ("test_machine.py", "test_fold.py"),
-    "core/manifest.py": ("test_manifest.py",),
-    "core/notice.py": ("test_last_acts.py",),
-    "core/orders.py": ("test_checkpoint_progress.py", "test_settings.py"),
-    "core/overslept.py": ("test_overslept.py",),
-    "core/quantiles.py": ("test_budget.py",),
-    "core/requeue.py": ("test_requeueing.py",),
-    "core/requirement.py": ("test_requirement.py",),
-    "core/rules.py": ("test_rules.py",),
-    "core/text.py": ("test_output.py", "test_words.py"),
-    "core/words.py": ("test_words.py",),
-}
-"""Unit tests of that module itself."""
+from run import HEAVY, KILLED, NO_VERDICT, ROOT, judge, report
+from swapped import NOT_SWAPPED, tried
 
 MUTANT_S_MAX = 90
-"""Many of them loop for ever. What comes to no end is tried again alone, with more time."""
+"""Many of those that are planted in files loop for ever. What comes to no end is tried again alone,
+with more time."""
 
 WORLD = ("tests/simulation/test_world.py", "tests/simulation/test_progress.py")
-"""Tried last."""
+TESTS = ("tests/unit", "tests/properties", "tests/replay", *WORLD)
 
 
 def files() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What is mutated, and the tests of which one must notice it."""
+    """What is mutated, and the tests that are run where a mutant is planted in its file."""
     for path in sorted((ROOT / "drainfsm" / "core").glob("*.py")):
-        file = f"core/{path.name}"
-        own = tuple(UNIT + name for name in TRIED_FIRST.get(file, ()))
-        yield file, tuple(dict.fromkeys((*own, *core_faults.TESTS, *WORLD)))
+        yield f"core/{path.name}", (*core_faults.TESTS, *WORLD)
     yield "store/commits.py", (*commit_faults.TESTS, *WORLD)
     yield "log/journal.py", (*log_faults.JOURNAL, *WORLD)
 
 
-class Mutant(NamedTuple):
-    file: str
-    tests: tuple[str, ...]
-    module: cst.Module
-    before: cst.CSTNode
-    after: cst.CSTNode
+class Visitor(MutationVisitor):  # type: ignore[misc,unused-ignore]
+    """Mutants of decorated functions, too, which mutmut cannot plant."""
 
-    def planted(self) -> Fault:
-        changed = self.module.deep_replace(self.before, self.after)
-        assert isinstance(changed, cst.Module)
-        old, new = self.module.code, changed.code
-        return Fault(difference(old, new), f"drainfsm/{self.file}", old, new, self.tests)
+    def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.FunctionDef):
+            return False
+        return bool(super()._skip_node_and_children(node))
 
 
-def mutants(file: str, tests: tuple[str, ...]) -> Iterator[Mutant]:
+def planted_in(file: str, tests: tuple[str, ...]) -> Iterator[Fault]:
+    """Every mutant of the file."""
     wrapper = MetadataWrapper(cst.parse_module((ROOT / "drainfsm" / file).read_text()))
-    visitor = MutationVisitor(mutation_operators, IgnoredCode(set(), set(), set()))
+    visitor = Visitor(mutation_operators, IgnoredCode(set(), set(), set()))
     wrapper.visit(visitor)
+    old = wrapper.module.code
     for made in visitor.mutations:
         inside = made.contained_by_top_level_function is not None
         if inside and not isinstance(made.original_node, cst.BaseString):
-            yield Mutant(file, tests, wrapper.module, made.original_node, made.mutated_node)
+            changed = wrapper.module.deep_replace(made.original_node, made.mutated_node)
+            assert isinstance(changed, cst.Module)
+            new = changed.code
+            yield Fault(difference(old, new), f"drainfsm/{file}", old, new, tests)
 
 
 def is_equivalent(fault: Fault) -> bool:
@@ -128,24 +101,60 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--only", default="", help="files with this text in their name")
     parser.add_argument(
-        "--unchecked", action="store_true", help="the tests are taken to pass without a mutant"
+        "--only",
+        nargs="*",
+        default=[""],
+        metavar="TEXT",
+        help="FILE or FILE:LINE, where FILE is a part of its name",
+    )
+    parser.add_argument(
+        "--seconds", "--slowest",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="the quickest tests that reach a mutant, as many as take that long",
+    )
+    parser.add_argument(
+        "--reached",
+        type=Path,
+        metavar="FILE",
+        help="which tests reach which lines: written if it is not there, so that the next run need not "
+        "find out as long as neither code nor tests change",
+    )
+    parser.add_argument(
+        "--functions", action="store_true", help="leave out what is not inside of a function"
     )
     options = parser.parse_args()
     began = time.monotonic()
-    made = [
-        mutant for file, tests in files() if options.only in file for mutant in mutants(file, tests)
+    wanted = [text.partition(":") for text in options.only]
+    named = [
+        fault
+        for file, tests in files()
+        for lines in [{line for part, _, line in wanted if part in file}]
+        for fault in (planted_in(file, tests) if lines else ())
+        if "" in lines or fault.name.partition(":")[0] in lines
     ]
-    faults = [mutant.planted() for mutant in made[options.first :: options.every]]
+    faults = named[options.first :: options.every]
     chosen = [fault for fault in faults if not is_equivalent(fault)]
     same = len(faults) - len(chosen)
-    print(f"{len(faults)} of {len(made)} mutants, {same} of them equivalent", flush=True)
+    print(f"{len(faults)} of {len(named)} mutants, {same} of them equivalent", flush=True)
     for name in HEAVY:
         importlib.import_module(name)
-    if not options.unchecked and not clean(chosen):
-        return 2
-    found = judge(chosen, jobs=options.jobs, seconds_max=MUTANT_S_MAX)
+    found = dict(
+        tried(
+            chosen,
+            TESTS,
+            jobs=options.jobs,
+            tests_s=options.seconds,
+            known=options.reached and options.reached.absolute(),
+        )
+    )
+    planted = [mutant for mutant, verdict in found.items() if verdict.what == NOT_SWAPPED]
+    if options.functions:
+        print(f"{len(planted)} were left out")
+        found, planted = {m: v for m, v in found.items() if m not in planted}, []
+    found |= judge(planted, jobs=options.jobs, seconds_max=MUTANT_S_MAX)
     again = [mutant for mutant, verdict in found.items() if verdict.what == NO_VERDICT]
     found |= judge(again, jobs=1)
     report(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from drainfsm.core import events as e
@@ -49,6 +50,37 @@ def test_an_assumed_deadline_of_another_machine_does() -> None:
     s.when(stated(s))
     s.when(assumed(s, heard_by=1))
     assert s.state.current.deadline_unix_ms == s.now_unix_ms + 30_000
+
+
+def test_a_job_of_one_node_has_one_machine_whatever_a_notice_calls_it() -> None:
+    s = Scenario(node_count=1)
+    s.when(stated(s))
+    named = replace(assumed(s).notice, nodes=("another-name",), heard_by=UNSET)
+    s.when(i.ReceiveNotice(notice=named))
+    assert s.state.current.deadline_unix_ms == s.now_unix_ms + 120_000
+
+
+def test_a_notice_that_names_no_node_is_not_about_one_that_another_names() -> None:
+    s = Scenario(node_count=2)
+    s.when(i.ReceiveNotice(notice=replace(stated(s).notice, nodes=("a",))))
+    s.when(assumed(s))
+    assert s.state.current.deadline_unix_ms == s.now_unix_ms + 30_000
+
+
+def test_notices_that_share_a_node_are_about_one_machine() -> None:
+    s = Scenario(node_count=2)
+    s.when(i.ReceiveNotice(notice=replace(stated(s).notice, nodes=("a", "b"))))
+    s.when(i.ReceiveNotice(notice=replace(assumed(s, heard_by=1).notice, nodes=("b", "c"))))
+    assert s.state.current.deadline_unix_ms == s.now_unix_ms + 120_000
+
+
+def test_of_several_stated_deadlines_the_earliest_bounds_an_assumed_one() -> None:
+    s = Scenario(node_count=1)
+    s.when(i.ReceiveNotice(notice=replace(stated(s).notice, native_id="sooner")))
+    s.when(stated(s, in_ms=240_000))
+    (received,) = s.when(assumed(s))
+    assert isinstance(received, e.NoticeReceived)
+    assert received.deadline_unix_ms == s.now_unix_ms + 120_000
 
 
 def test_a_soft_notice_states_nothing_that_could_be_relied_on() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from drainfsm.core.budget import (
     Allowances,
@@ -58,6 +59,24 @@ def _evaluate(
 
 def test_a_window_of_150_s_leaves_95_s_for_the_durable_write() -> None:
     assert save_budget_ms(window_ms=150_000, allowances=RESERVES) == 95_000
+    skewed = replace(RESERVES, clock_skew_ms=2_000)
+    assert save_budget_ms(window_ms=150_000, allowances=skewed) == 93_000
+    assert save_budget_ms(window_ms=57_000, allowances=skewed) == 0
+    assert save_budget_ms(window_ms=1_000, allowances=skewed) == 0
+
+
+def test_what_is_left_for_the_write_is_what_the_other_terms_leave() -> None:
+    """Of 60 s, 15 are for the commit and 15 for the exit, and before the ranks hold 20 for that."""
+    left = [_evaluate(stage).save_budget_ms for stage in (Stage.NOTICE, Stage.QUIESCED)]
+    assert left == [10_000, 30_000]
+    assert _evaluate(Stage.SAVING).save_budget_ms == 30_000
+    assert _evaluate(Stage.DURABLE).save_budget_ms == 45_000
+
+
+@pytest.mark.parametrize("late_ms", [0, 1, 86_400_000])
+def test_nothing_remains_once_the_deadline_has_come(late_ms: int) -> None:
+    budget = _evaluate(Stage.DURABLE, remaining_ms=5_000 - late_ms, clock_skew_ms=5_000)
+    assert (budget.remaining_ms, budget.fits) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +104,10 @@ def test_only_saves_of_comparable_load_are_evidence() -> None:
         _sample(9_000, save_bytes=1_250_001),
         _sample(9_000, save_bytes=799_999),
     ]
-    alike = [_sample(2_000), _sample(3_000, save_bytes=1_250_000)]
+    alike = [_sample(2_000), *(_sample(3_000, save_bytes=n) for n in (800_000, 1_250_000))]
     budget = _evaluate(Stage.QUIESCED, samples=others + alike)
     assert budget.durable is not None
-    assert budget.durable.sample_count == 2
+    assert budget.durable.sample_count == 3
 
 
 def test_without_a_save_the_estimate_is_bytes_over_bandwidth_plus_the_fixed_cost() -> None:
@@ -98,6 +117,14 @@ def test_without_a_save_the_estimate_is_bytes_over_bandwidth_plus_the_fixed_cost
     assert (budget.durable.value_ms, budget.durable.basis) == (2_700, "sizing")
 
 
+@pytest.mark.parametrize("bytes_per_s", [0, 1])
+def test_no_bandwidth_at_all_is_a_byte_a_second(bytes_per_s: int) -> None:
+    allowances = Allowances(store_bytes_per_s=bytes_per_s, barrier_ms=0)
+    budget = _evaluate(Stage.QUIESCED, allowances=allowances)
+    assert budget.durable is not None
+    assert budget.durable.value_ms == 1_000_000_000
+
+
 def test_with_few_samples_the_observed_maximum_counts_if_it_is_larger() -> None:
     samples = [_sample(1_000), _sample(4_000), _sample(4_100)]
     budget = _evaluate(
@@ -105,6 +132,7 @@ def test_with_few_samples_the_observed_maximum_counts_if_it_is_larger() -> None:
     )
     assert budget.durable is not None
     assert (budget.durable.value_ms, budget.durable.basis) == (4_100, "observed_max")
+    assert budget.durable.fit is None, "no line was read"
 
 
 def test_with_299_samples_the_p99_is_a_distribution_free_bound() -> None:
@@ -180,6 +208,9 @@ def test_the_line_is_said_as_a_fixed_cost_and_a_rate() -> None:
         value_ms=10_000,
     )
     assert fitted(saves[2:], SizedSave(8, 1)) is None
+    known = fitted(saves, SizedSave(8, 1 << 30))
+    assert known is not None
+    assert (known.fixed_ms, known.ms_per_gib) == (0, 6_000), "the piece that ends with that save"
 
 
 def test_a_larger_save_that_was_faster_promises_nothing() -> None:
@@ -213,6 +244,10 @@ def test_the_slowest_commit_of_another_world_size_is_the_least_that_is_reserved(
     assert budget.commit is not None
     assert (budget.commit.value_ms, budget.commit.basis) == (40_000, "observed_max")
     assert budget.commit.sample_count == 0
+    for commit_ms in (0, RESERVES.commit_ms):
+        budget = _evaluate(Stage.SAVING, samples=[replace(slow, commit_ms=commit_ms)])
+        assert budget.commit is not None
+        assert (budget.commit.value_ms, budget.commit.basis) == (RESERVES.commit_ms, "allowance")
 
 
 @pytest.mark.parametrize(("quiesce_ms", "waits_ms"), [(5_000, 5_000), (20_000, 18_000)])

@@ -12,6 +12,7 @@ from drainfsm.core import codec
 from drainfsm.core.chain import line_digest
 from drainfsm.core.events import EVENT_TYPES, KINDS, UnknownFact, kind_of
 from drainfsm.core.fold import Fold
+from drainfsm.core.inputs import WithdrawNotice
 from drainfsm.core.manifest import Commit, Slot
 from drainfsm.errors import ManifestMismatchError, RecordUnreadableError
 from drainfsm.testing.scenario import Scenario
@@ -46,6 +47,21 @@ def test_every_event_class_is_frozen_and_by_keyword_only() -> None:
     for event_type in EVENT_TYPES:
         assert event_type.__struct_config__.frozen, event_type
         assert event_type.__match_args__ == (), event_type
+
+
+def test_the_first_revision_of_a_notice_is_not_written_and_later_ones_are() -> None:
+    """So a record is, byte for byte, what it was before notices had revisions."""
+    scenario = Scenario()
+    for revision, written in ((1, None), (2, 2)):
+        scenario.when(scenario.notice(revision=revision, hard=False))
+        wire = json.loads(codec.encode(scenario.history[-1]))
+        assert wire["events"][0]["notice"].get("revision") == written
+    withdrawn = (Scenario(), Scenario())
+    for scenario, revision in zip(withdrawn, (1, 2), strict=True):
+        scenario.when(scenario.notice(hard=False, revision=revision))
+        scenario.when(WithdrawNotice(source="spot", native_id="n1", revision=revision))
+    first, second = (json.loads(codec.encode(s.history[-1]))["events"][0] for s in withdrawn)
+    assert (first.get("revision"), second.get("revision")) == (None, 2)
 
 
 def test_unknown_fields_of_a_newer_version_are_ignored() -> None:

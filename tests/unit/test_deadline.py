@@ -10,12 +10,14 @@ from drainfsm.core.deadline import (
     AHEAD_MAX_MS,
     PAST_MAX_MS,
     budget_of,
+    kill_by_unix_ms,
     last_quiesce_unix_ms,
     latest_safe_start_unix_ms,
     notice_deadline_unix_ms,
     quiesce_by_unix_ms,
     stage_of,
 )
+from drainfsm.core.events import NodeCordoned, NoticeReceived
 from drainfsm.core.notice import Cause, Notice, NoticeClass
 from drainfsm.core.state import Phase
 from drainfsm.errors import NoticeRejectedError
@@ -119,9 +121,48 @@ def test_terms_of_the_rule_are_to_come_until_their_phase_is_over() -> None:
     assert stage_of(scenario.state) is Stage.QUIESCED, "the ranks have been asked"
 
 
+def test_the_terms_of_any_stage_can_be_asked_for() -> None:
+    scenario = Scenario()
+    scenario.when(scenario.notice(in_ms=60_000))
+    for stage, terms in (
+        (Stage.NOTICE, ["quiesce", "durable", "commit"]),
+        (Stage.SAVING, ["commit"]),
+        (Stage.DURABLE, []),
+    ):
+        budget = budget_of(scenario.state, now_unix_ms=scenario.now_unix_ms, stage=stage)
+        assert [name for name, _ in budget.terms] == terms
+
+
+def test_long_steps_that_a_notice_told_of_count_until_the_ranks_hold() -> None:
+    scenario = Scenario()
+    scenario.when(replace(scenario.notice(in_ms=600_000, hard=False), step_ms=20_000))
+    scenario.when(scenario.notice(in_ms=60_000, native_id="n2"))
+    (cordoned,) = scenario.when(scenario.cordoned())
+    assert isinstance(cordoned, NodeCordoned)
+    assert cordoned.budget.quiesce is not None
+    assert (cordoned.budget.quiesce.value_ms, cordoned.budget.quiesce.basis) == (
+        40_000,
+        Basis.STEP_TIMES,
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_that_are_asked_early_have_the_whole_margin_and_then_are_killed(ranks: int) -> None:
+    scenario = Scenario(node_count=1, ranks_per_node=ranks)
+    scenario.when(scenario.notice(in_ms=60_000))
+    state, allowances = scenario.state, scenario.state.attempt.allowances
+    usable = NOW + 60_000 - allowances.clock_skew_ms
+    assert kill_by_unix_ms(state, asked_unix_ms=NOW) == NOW + allowances.exit_margin_ms
+    late = kill_by_unix_ms(state, asked_unix_ms=usable - 1)
+    assert late == usable - allowances.exit_margin_ms // 2
+
+
 def test_of_steps_that_nobody_has_told_nothing_is_assumed() -> None:
     scenario = Scenario(allowances=Allowances(quiesce_ms=0))
-    scenario.when(scenario.notice(in_ms=60_000))
+    (received,) = scenario.when(scenario.notice(in_ms=60_000))
+    assert isinstance(received, NoticeReceived)
+    assert received.budget.quiesce is not None
+    assert (received.budget.quiesce.value_ms, received.step_ms) == (0, 0)
     budget = budget_of(scenario.state, now_unix_ms=scenario.now_unix_ms)
     assert budget.quiesce is not None
     assert (budget.quiesce.value_ms, budget.quiesce.basis) == (0, Basis.ALLOWANCE)

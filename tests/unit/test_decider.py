@@ -228,6 +228,7 @@ def test_whether_a_window_is_long_enough_is_known_before_any_notice() -> None:
     assert window_budget(attempt, step_ms=100).fits
     budget = window_budget(attempt, step_ms=60_000)
     assert not budget.fits
+    assert budget.remaining_ms == attempt.grace_ms - PLAIN.clock_skew_ms
     assert budget.quiesce is not None
     assert (budget.quiesce.value_ms, budget.quiesce.basis) == (120_000, "step_times")
 
@@ -299,6 +300,32 @@ def test_a_hard_notice_makes_a_scheduled_drain_due() -> None:
     assert kinds(events) == ["notice_received", "deadline_shortened", "drain_due"]
     assert isinstance(events[-1], e.DrainDue)
     assert events[-1].reason == "hard notice"
+
+
+def test_a_soft_notice_that_leaves_no_time_to_wait_makes_a_scheduled_drain_due() -> None:
+    s = Scenario(allowances=PLAIN)
+    s.given(s.notice(in_ms=600_000, hard=False))
+    s.wait(1_000)
+    events = s.when(s.notice(in_ms=20_000, native_id="n2", hard=False))
+    assert kinds(events) == ["notice_received", "deadline_shortened", "drain_due"]
+    due = events[-1]
+    assert isinstance(due, e.DrainDue)
+    assert due.reason == "latest safe start"
+    assert (due.budget.now_unix_ms, due.budget.deadline_unix_ms) == (
+        s.now_unix_ms,
+        s.now_unix_ms + 20_000,
+    )
+    assert broken_rules(s.history) == []
+
+
+def test_the_largest_clock_skew_of_any_notice_counts_for_all_of_them() -> None:
+    s = Scenario(allowances=PLAIN)
+    for native_id, skew_ms, counted_ms in (("n1", 900, 900), ("n2", 200, 900), ("n3", 901, 901)):
+        given = s.notice(native_id=native_id, clock_skew_ms=skew_ms)
+        received = s.when(given)[0]
+        assert isinstance(received, e.NoticeReceived)
+        assert received.budget.clock_skew_ms == s.state.current.clock_skew_ms == counted_ms
+        assert s.when(given) == (), "a repeat"
 
 
 def test_with_the_last_soft_notice_withdrawn_the_drain_is_cancelled_and_another_may_open() -> None:

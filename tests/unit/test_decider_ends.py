@@ -16,6 +16,7 @@ from drainfsm.core.notice import Cause
 from drainfsm.core.quantiles import samples_needed
 from drainfsm.core.requeue import Capacity, RequeueRecord
 from drainfsm.core.state import Phase, generation_id, known, periodic_id
+from drainfsm.core.words import CordonOutcome
 from drainfsm.testing.scenario import NOON_UNIX_MS, STORE, Scenario
 
 SAMPLE = Sample(world_size=4, save_bytes=10, store=STORE, durable_ms=1, commit_ms=1)
@@ -102,6 +103,25 @@ def test_advice_is_recorded_and_opens_no_drain() -> None:
     assert s.state.phase is Phase.IDLE
 
 
+def test_a_withdrawal_is_recorded_once_with_its_reason_and_the_last_one_calls_the_drain_off() -> (
+    None
+):
+    for reason, called_off in (
+        ("maintenance moved", "maintenance moved"),
+        ("", "every notice was withdrawn"),
+    ):
+        s = Scenario()
+        s.given(s.notice(hard=False), s.notice(native_id="n2", hard=False))
+        first = i.WithdrawNotice(source="spot", native_id="n1", reason=reason)
+        (withdrawn,) = s.when(first)
+        assert isinstance(withdrawn, e.NoticeWithdrawn)
+        assert withdrawn.reason == reason
+        assert s.when(first) == ()
+        _, cancelled = s.when(replace(first, native_id="n2"))
+        assert isinstance(cancelled, e.DrainCancelled)
+        assert cancelled.reason == called_off
+
+
 # --- stopping -----------------------------------------------------------------------------------
 
 
@@ -113,13 +133,30 @@ def test_the_last_rank_to_answer_has_to_do_so_in_time() -> None:
     (skipped,) = s.when(s.positions())
     assert isinstance(skipped, e.SaveSkipped)
     assert "0 ms after the wait for it had ended" in skipped.reason
+    assert skipped.budget.now_unix_ms == s.now_unix_ms
 
 
 def test_a_job_of_which_no_process_has_attached_is_not_asked_to_stop() -> None:
     s = Scenario(form_world=False)
     s.when(s.notice())
-    s.when(replace(s.cordoned(), attached=False))
-    s.then(e.NodeCordoned, e.SaveSkipped)
+    given = replace(s.cordoned(), attached=False, detail="by hand", outcome=CordonOutcome.FAILED)
+    cordoned, skipped = s.when(given)
+    assert isinstance(cordoned, e.NodeCordoned)
+    assert isinstance(skipped, e.SaveSkipped)
+    assert (cordoned.detail, cordoned.outcome, cordoned.duration_ms) == ("by hand", "failed", 20)
+    assert skipped.reason == "no process called drainfsm.attach()"
+    assert skipped.budget == cordoned.budget
+
+
+def test_a_cordon_that_ends_while_the_ranks_leave_is_recorded_and_nobody_is_held() -> None:
+    s = Scenario()
+    s.given(s.notice(), i.ReportFenced(by_epoch=2))
+    assert s.state.phase is Phase.LEAVING
+    s.when(s.cordoned())
+    s.then(e.NodeCordoned)
+    assert s.state.current.hold is None
+    s.when(s.cordoned())
+    s.then_nothing()
 
 
 def test_such_a_job_is_killed_when_the_margin_begins_and_not_in_its_middle() -> None:
@@ -177,6 +214,20 @@ def test_a_lost_attempt_leaves_a_record_and_its_ranks_leave_at_once() -> None:
         fx.RecordRequeue(cause=Cause.LOST),
         fx.LeaveRanks(kill_by_unix_ms=None),
     ]
+
+
+def test_an_attempt_that_is_over_hears_no_notice_any_more() -> None:
+    for ends in (
+        i.ReportExited(exit_code=0, nodes=()),
+        i.ReportRanksLost(missing=(), node_lost=True, reason="gone"),
+    ):
+        s = Scenario()
+        s.when(ends)
+        s.when(s.notice())
+        s.then_nothing()
+        advice = replace(s.notice(native_id="advice").notice, advisory=True)
+        s.when(i.ReceiveNotice(notice=advice))
+        s.then_nothing()
 
 
 def test_ranks_that_are_lost_without_their_node_are_their_launchers_business() -> None:

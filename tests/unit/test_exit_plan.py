@@ -34,3 +34,12 @@ def test_who_was_asked_late_is_killed_when_everybody_is() -> None:
         asked_unix_ms=DEADLINE_UNIX_MS - 4_000,
     )
     assert DEADLINE_UNIX_MS - late.kill_by_unix_ms == 2_500
+
+
+def test_a_margin_that_has_no_quarters_is_divided_into_whole_milliseconds() -> None:
+    plan = exit_plan(usable_deadline_unix_ms=DEADLINE_UNIX_MS, exit_margin_ms=5_015)
+    assert DEADLINE_UNIX_MS - plan.kill_by_unix_ms == 2_507
+    assert DEADLINE_UNIX_MS - plan.give_up_by_unix_ms == 1_254
+    assert DEADLINE_UNIX_MS - plan.exit_by_unix_ms == 626
+    assert (kill_to_give_up_ms(5_015), kill_to_exit_ms(5_015)) == (1_253, 1_881)
+    assert closing_ms(5_015) == 313
