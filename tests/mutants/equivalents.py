@@ -11,7 +11,23 @@ EQUIVALENTS: dict[tuple[str, str], str] = {
     ): "only what the budget needs is read, and that does not depend on the time",
     (
         "core/deadline.py",
-        "return state.current.usable_deadline_unix_ms case _: return None -> "
-        "return state.current.usable_deadline_unix_ms",
+        (
+            "return state.current.usable_deadline_unix_ms case _: return None -> "
+            "return state.current.usable_deadline_unix_ms"
+        ),
     ): LAST_CASE,
+    (
+        "core/decide_stop.py",
+        (
+            "if stated is not None and stated > deadline: -> "
+            "if stated is not None and stated >= deadline:"
+        ),
+    ): "where both are the same instant, it does not matter which is taken",
+    (
+        "core/fit.py",
+        (
+            "return (point.took_ms - first.took_ms) * run >= rise * (point.size_bytes - first.size_bytes) -> "
+            "return (point.took_ms - first.took_ms) * run > rise * (point.size_bytes - first.size_bytes)"
+        ),
+    ): "a corner on the line through those beside it, or one that is there twice, bends nothing",
 }

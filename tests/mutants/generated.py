@@ -66,14 +66,28 @@ def planted_in(file: str, tests: tuple[str, ...]) -> Iterator[Fault]:
     wrapper = MetadataWrapper(cst.parse_module((ROOT / "drainfsm" / file).read_text()))
     visitor = Visitor(mutation_operators, IgnoredCode(set(), set(), set()))
     wrapper.visit(visitor)
-    old = wrapper.module.code
+    module, old = wrapper.module, wrapper.module.code
+    tops = {child: top for top in module.body for child in _children(top)}
+    texts = {top: module.code_for_node(top) for top in module.body}
     for made in visitor.mutations:
-        inside = made.contained_by_top_level_function is not None
-        if inside and not isinstance(made.original_node, cst.BaseString):
-            changed = wrapper.module.deep_replace(made.original_node, made.mutated_node)
-            assert isinstance(changed, cst.Module)
-            new = changed.code
-            yield Fault(difference(old, new), f"drainfsm/{file}", old, new, tests)
+        child = made.contained_by_top_level_function
+        if child is None or isinstance(made.original_node, cst.BaseString):
+            continue
+        top, changed = tops[child], child.deep_replace(made.original_node, made.mutated_node)
+        if child is not top:
+            body = [changed if each is child else each for each in top.body.body]
+            changed = top.with_changes(body=top.body.with_changes(body=body))
+        assert old.count(texts[top]) == 1
+        new = old.replace(texts[top], module.code_for_node(changed))
+        yield Fault(difference(old, new), f"drainfsm/{file}", old, new, tests)
+
+
+def _children(top: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """What mutmut takes for the outermost that holds a mutant."""
+    if isinstance(top, cst.ClassDef):
+        yield from top.body.body
+    else:
+        yield top
 
 
 def is_equivalent(fault: Fault) -> bool:
@@ -109,7 +123,8 @@ def main() -> int:
         help="FILE or FILE:LINE, where FILE is a part of its name",
     )
     parser.add_argument(
-        "--seconds", "--slowest",
+        "--seconds",
+        "--slowest",
         type=float,
         default=300.0,
         metavar="S",
@@ -122,6 +137,7 @@ def main() -> int:
         help="which tests reach which lines: written if it is not there, so that the next run need not "
         "find out as long as neither code nor tests change",
     )
+    parser.add_argument("--tests", nargs="*", default=TESTS, metavar="PATH")
     parser.add_argument(
         "--functions", action="store_true", help="leave out what is not inside of a function"
     )
@@ -139,12 +155,10 @@ def main() -> int:
     chosen = [fault for fault in faults if not is_equivalent(fault)]
     same = len(faults) - len(chosen)
     print(f"{len(faults)} of {len(named)} mutants, {same} of them equivalent", flush=True)
-    for name in HEAVY:
-        importlib.import_module(name)
     found = dict(
         tried(
             chosen,
-            TESTS,
+            options.tests,
             jobs=options.jobs,
             tests_s=options.seconds,
             known=options.reached and options.reached.absolute(),
@@ -154,6 +168,9 @@ def main() -> int:
     if options.functions:
         print(f"{len(planted)} were left out")
         found, planted = {m: v for m, v in found.items() if m not in planted}, []
+    if planted:
+        for name in HEAVY:
+            importlib.import_module(name)
     found |= judge(planted, jobs=options.jobs, seconds_max=MUTANT_S_MAX)
     again = [mutant for mutant, verdict in found.items() if verdict.what == NO_VERDICT]
     found |= judge(again, jobs=1)

@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -76,6 +76,7 @@ def swap_of(fault: Fault) -> Swap | None:
     return Swap(live, code, _changed_lines(fault, before[name]))
 
 
+@lru_cache(maxsize=4)
 def _functions(text: str) -> dict[str, ast.FunctionDef]:
     found = {}
     for node in ast.parse(text).body:
@@ -86,6 +87,7 @@ def _functions(text: str) -> dict[str, ast.FunctionDef]:
     return found
 
 
+@lru_cache(maxsize=4)
 def _rest(text: str) -> str:
     """All that is not the body of a function."""
     tree = ast.parse(text)

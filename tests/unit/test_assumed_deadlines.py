@@ -38,8 +38,16 @@ def test_an_assumed_deadline_does_not_tighten_a_stated_one(in_ms: int | None, ha
     assert broken_rules(s.history) == []
 
 
-def test_a_stated_deadline_does() -> None:
-    s = Scenario()
+def test_a_bare_signal_which_states_none_does_not_either() -> None:
+    s = Scenario(node_count=1)
+    s.when(stated(s))
+    s.when(s.notice(native_id="bare", source="signal", in_ms=None))
+    assert s.state.current.deadline_unix_ms == s.now_unix_ms + 120_000
+
+
+@pytest.mark.parametrize("node_count", [1, 2])
+def test_a_stated_deadline_does(node_count: int) -> None:
+    s = Scenario(node_count=node_count)
     s.when(stated(s))
     s.when(s.notice(native_id="sooner", in_ms=40_000))
     assert s.state.current.deadline_unix_ms == s.now_unix_ms + 40_000

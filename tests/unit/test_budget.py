@@ -213,6 +213,12 @@ def test_the_line_is_said_as_a_fixed_cost_and_a_rate() -> None:
     assert (known.fixed_ms, known.ms_per_gib) == (0, 6_000), "the piece that ends with that save"
 
 
+def test_a_save_that_was_faster_than_those_around_it_does_not_bend_the_line_down() -> None:
+    saves = [SizedSave(8, 100, 10_000), SizedSave(8, 200, 11_000), SizedSave(8, 300, 20_000)]
+    taken = [fitted(saves, SizedSave(8, size)) for size in (100, 200, 300)]
+    assert [fit and fit.value_ms for fit in taken] == [10_000, 15_000, 20_000]
+
+
 def test_a_larger_save_that_was_faster_promises_nothing() -> None:
     saves = [SizedSave(8, 100, 10_000), SizedSave(8, 200, 8_000)]
     taken = [fitted(saves, SizedSave(8, size)) for size in (50, 150, 200, 400)]

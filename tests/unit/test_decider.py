@@ -162,7 +162,14 @@ def test_the_rule_is_evaluated_again_after_quiesce() -> None:
     s = Scenario(allowances=PLAIN, save_bytes=100_000_000)
     s.given(s.notice(in_ms=15_501), s.cordoned(), s.positions(), s.quiesced(0))
     s.wait(5_001)
-    assert kinds(s.when(s.quiesced(1))) == ["rank_quiesced", "ranks_quiesced", "save_skipped"]
+    events = s.when(s.quiesced(1))
+    assert kinds(events) == ["rank_quiesced", "ranks_quiesced", "save_skipped"]
+    skipped = events[-1]
+    assert isinstance(skipped, e.SaveSkipped)
+    assert skipped.reason == (
+        "remaining 10000 ms is not more than durable 2000 + commit 3000 + exit 5000 = 10000 ms"
+    )
+    assert skipped.budget.now_unix_ms == s.now_unix_ms
 
 
 def test_ranks_that_do_not_stop_are_named_and_nothing_is_saved() -> None:
@@ -239,7 +246,11 @@ def test_a_save_whose_commit_no_longer_fits_is_abandoned_by_time_alone() -> None
     assert next_wake_unix_ms(s.state) == NOON_UNIX_MS + 60_000 - 500 - 3_000 - 5_000
     s.wait(60_000 - 8_500 - 1)
     assert s.when(i.Tick()) == ()
-    assert kinds(s.wait(1).when(i.Tick())) == ["save_abandoned"]
+    (abandoned,) = s.wait(1).when(i.Tick())
+    assert isinstance(abandoned, e.SaveAbandoned)
+    assert abandoned.reason == (
+        "remaining 8000 ms is not more than commit 3000 + exit 5000 = 8000 ms"
+    )
     assert s.state.phase is Phase.LEAVING
 
 
@@ -401,6 +412,12 @@ def test_an_attempt_that_has_finished_is_not_lost_when_a_newer_one_claims() -> N
     s = Scenario().given(i.ReportExited(exit_code=0, nodes=()))
     assert kinds(s.when(i.ReportFenced(by_epoch=2))) == ["attempt_fenced"]
     assert s.state.phase is Phase.IDLE
+
+
+def test_one_that_was_lost_already_is_fenced_and_nothing_else() -> None:
+    s = Scenario().given(i.ReportRanksLost(missing=(), node_lost=True, reason="gone"))
+    assert s.state.phase is Phase.LOST
+    assert kinds(s.when(i.ReportFenced(by_epoch=2))) == ["attempt_fenced"]
 
 
 def test_a_commit_of_what_was_not_verified_is_refused_in_every_state() -> None:

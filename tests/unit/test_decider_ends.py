@@ -282,6 +282,68 @@ def test_a_commit_that_the_decision_to_leave_overtook_is_recorded_once() -> None
     s.then_nothing()
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_who_leaves_without_a_save_says_what_is_restored_instead(saved: bool) -> None:
+    last = replace(committed(3), sample=replace(SAMPLE, save_bytes=10_000_000))
+    expected = (last.generation_id, 3) if saved else (None, None)
+    for under_way in (False, True):
+        s = Scenario()
+        if saved:
+            s.when(last)
+        if under_way:
+            s.saving()
+        else:
+            s.given(s.notice(), s.cordoned())
+        given_up = s.when(i.ReportFenced(by_epoch=2))[-1]
+        assert isinstance(given_up, e.SaveAbandoned if under_way else e.SaveSkipped)
+        assert (given_up.restore_generation_id, given_up.restore_step) == expected
+        assert given_up.reason == "epoch 2 has claimed the job"
+
+
+def test_every_stage_of_a_save_says_how_long_it_took() -> None:
+    s = Scenario().saving()
+    (staged,) = s.wait(70).when(s.staged())
+    (durable,) = s.wait(300).when(s.durable())
+    (verified,) = s.wait(20).when(s.verified())
+    (published,) = s.wait(9).when(s.published())
+    assert isinstance(staged, e.BytesStaged)
+    assert (staged.staged_ms, staged.staged_bytes, staged.rank_count) == (70, 900, 4)
+    assert isinstance(durable, e.Durable)
+    assert (durable.durable_ms, durable.durable_bytes, durable.file_count) == (370, 1_000, 9)
+    assert isinstance(verified, e.EntriesVerified)
+    assert (verified.verify_ms, verified.verified_bytes) == (20, 1_000)
+    assert (verified.expected_count, verified.verified_count) == (9, 9)
+    assert isinstance(published, e.ManifestPublished)
+    assert (published.commit_ms, published.slot, published.step) == (29, 2, 101)
+    assert (published.world_size, published.manifest_digest) == (4, "sha256:00")
+    assert published.sample == Sample(
+        world_size=4, save_bytes=1_000, store=STORE, durable_ms=370, commit_ms=29, quiesce_ms=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "verified_bytes"), [(8, 1_000), (10, 1_000), (9, 999), (9, 1_001)]
+)
+def test_files_that_are_not_those_that_were_reported_are_not_published(
+    count: int, verified_bytes: int
+) -> None:
+    s = Scenario().saving()
+    s.given(s.staged(), s.durable())
+    (given_up,) = s.when(replace(s.verified(count=count), verified_bytes=verified_bytes))
+    assert isinstance(given_up, e.SaveAbandoned)
+    assert given_up.reason == (
+        f"verified {count} of 9 files and {verified_bytes} bytes; "
+        "the ranks reported 9 files and 1000 bytes"
+    )
+
+
+def test_a_verification_that_expected_others_than_the_ranks_reported_is_none() -> None:
+    s = Scenario().saving()
+    s.given(s.staged(), s.durable())
+    s.when(replace(s.verified(), expected_count=8))
+    s.then(e.SaveAbandoned)
+
+
 def test_enough_samples_are_kept_for_the_highest_quantile() -> None:
     s = Scenario()
     needed = samples_needed(DURABLE_QUANTILE)
