@@ -188,7 +188,7 @@ def report_published(draft: Draft, given: i.ReportPublished) -> None:
 
 
 def report_save_failed(draft: Draft, given: i.ReportSaveFailed) -> None:
-    if _save_of(draft, given) is not None and draft.state.phase in SAVE_UNDER_WAY:
+    if _save_of(draft, given) is not None:
         give_up(draft, given.reason, memory=given.memory)
 
 

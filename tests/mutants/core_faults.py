@@ -150,7 +150,7 @@ FAULTS = (
         ("a report of another save is taken", "if given.generation_id != save.generation_id:", "if False:"),
         ("verification of fewer files is enough", "if counts != (written.file_count, written.file_count, written.total_bytes):", "if False:"),
         ("published before verified (decider)", "    if save.written is None or not save.verified:\n        raise", "    if save.written is None:\n        raise"),
-        ("a failed save is not given up", "if _save_of(draft, given) is not None and draft.state.phase in SAVE_UNDER_WAY:\n        give_up", "if False:\n        give_up"),
+        ("a failed save is not given up", "if _save_of(draft, given) is not None:\n        give_up", "if False:\n        give_up"),
         ("the commit that was overtaken is forgotten", "elif state.phase is Phase.LEAVING and not _committed(state, given.generation_id):", "elif False:"),
         ("two drains write one generation", 'saver = f"d{draft.drain.number}"', 'saver = "p"'),
     )),

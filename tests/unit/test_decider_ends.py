@@ -276,9 +276,32 @@ def test_a_commit_that_the_decision_to_leave_overtook_is_recorded_once() -> None
     s.given(s.staged(), s.durable(), s.verified())
     published = s.published()
     s.when(i.ReportSaveFailed(generation_id=s.generation_id, reason="slow"))
+    (taken,) = s.when(published)
+    assert isinstance(taken, e.CheckpointCommitted)
+    assert (taken.generation_id, taken.manifest_digest) == (s.generation_id, "sha256:00")
+    assert (taken.slot, taken.step) == (2, 101)
     s.when(published)
-    s.then(e.CheckpointCommitted)
-    s.when(published)
+    s.then_nothing()
+
+
+def test_what_is_reported_once_an_attempt_is_over_adds_nothing() -> None:
+    """Its requeue record is written: a commit that it does not name is found by its successor."""
+    s = Scenario().saving()
+    s.given(s.staged(), i.ReportSaveFailed(generation_id=s.generation_id, reason="full"))
+    s.given(i.ReportExited(exit_code=EX_TEMPFAIL, nodes=()))
+    late: tuple[i.AnyInput, ...] = (
+        s.staged(),
+        s.durable(),
+        s.verified(),
+        s.published(),
+        i.ReportSaveFailed(generation_id=s.generation_id, reason="full"),
+        committed(3),
+    )
+    for given in late:
+        s.when(given)
+        s.then_nothing()
+    s = Scenario().given(i.ReportRanksLost(missing=(), node_lost=True, reason="gone"))
+    s.when(committed(3))
     s.then_nothing()
 
 
