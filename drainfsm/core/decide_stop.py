@@ -268,16 +268,16 @@ def _unreachable(
         return f"the last rank reported its step {late_ms} ms after the wait for it had ended"
     left_ms = last_quiesce_unix_ms(budget) - budget.now_unix_ms
     for position in positions:
-        if position.busy_for_ms is not None and position.busy_for_ms > left_ms:
+        if position.busy_for_ms is not None and position.busy_for_ms >= left_ms:
             return (
                 f"rank {position.busy_rank} is in {position.busy_phase} for another "
-                f"{position.busy_for_ms} ms: cannot quiesce within {max(0, left_ms)} ms"
+                f"{position.busy_for_ms} ms: cannot quiesce within {left_ms} ms"
             )
         to_run = stop_step - position.min_step
-        if to_run * position.step_ms > left_ms:
+        if to_run * position.step_ms >= left_ms:
             return (
                 f"node {position.node} needs {to_run} step(s) of {position.step_ms} ms: "
-                f"cannot quiesce within {max(0, left_ms)} ms"
+                f"cannot quiesce within {left_ms} ms"
             )
     return ""
 

@@ -265,7 +265,7 @@ def _attempt_started(
         committed=None if event.restore is None else left_on(event.restore),
         samples=event.samples,
     )
-    return State(attempt, drain, dest)
+    return State(attempt)  # nothing was before it
 
 
 @_on(e.WorldFormed)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 LAST_CASE = "a match without its last case, which does nothing, does nothing there either"
 
+SAME = "where both are the same, it does not matter which is taken"
+
 EQUIVALENTS: dict[tuple[str, str], str] = {
     (
         "core/deadline.py",
@@ -22,7 +24,7 @@ EQUIVALENTS: dict[tuple[str, str], str] = {
             "if stated is not None and stated > deadline: -> "
             "if stated is not None and stated >= deadline:"
         ),
-    ): "where both are the same instant, it does not matter which is taken",
+    ): SAME,
     (
         "core/fit.py",
         (
@@ -30,4 +32,30 @@ EQUIVALENTS: dict[tuple[str, str], str] = {
             "return (point.took_ms - first.took_ms) * run > rise * (point.size_bytes - first.size_bytes)"
         ),
     ): "a corner on the line through those beside it, or one that is there twice, bends nothing",
+    (
+        "core/handlers.py",
+        "return one if one > other else other -> return one if one >= other else other",
+    ): SAME,
+    (
+        "core/handlers.py",
+        "return one if one < other else other -> return one if one <= other else other",
+    ): SAME,
+    (
+        "core/handlers.py",
+        (
+            "revision = _larger(attempt.withdrawn.get(identity, 0), revision_of(event.revision)) -> "
+            "revision = _larger(attempt.withdrawn.get(identity, 1), revision_of(event.revision))"
+        ),
+    ): "no revision is less than 1",
+    (
+        "core/handlers.py",
+        (
+            "if hold is None or hold.quiesce_by_unix_ms <= quiesce_by_unix_ms: -> "
+            "if hold is None or hold.quiesce_by_unix_ms < quiesce_by_unix_ms:"
+        ),
+    ): SAME,
+    (
+        "core/handlers.py",
+        "hold = drain.hold -> hold = None",
+    ): "a cordon is recorded once, and nobody is held before it",
 }

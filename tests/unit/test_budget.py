@@ -250,6 +250,9 @@ def test_the_slowest_commit_of_another_world_size_is_the_least_that_is_reserved(
     assert budget.commit is not None
     assert (budget.commit.value_ms, budget.commit.basis) == (40_000, "observed_max")
     assert budget.commit.sample_count == 0
+    instant = _evaluate(Stage.SAVING, allowances=replace(RESERVES, commit_ms=0)).commit
+    assert instant is not None
+    assert (instant.value_ms, instant.basis) == (0, "allowance")
     for commit_ms in (0, RESERVES.commit_ms):
         budget = _evaluate(Stage.SAVING, samples=[replace(slow, commit_ms=commit_ms)])
         assert budget.commit is not None

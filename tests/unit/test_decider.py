@@ -206,7 +206,28 @@ def test_a_stop_step_that_is_not_reachable_in_time_is_not_agreed() -> None:
     assert kinds(s.when(s.positions(step_ms=30_000))) == ["save_skipped"]
 
 
-@pytest.mark.parametrize(("step_ms", "waits_ms"), [(50, 5_000), (8_000, 20_000), (22_000, 50_400)])
+def test_who_could_hold_only_when_a_save_no_longer_fits_is_not_waited_for() -> None:
+    """50,400 ms are left for the ranks: at their end the rule, which is strict, fails."""
+    told = (
+        ({"busy_for_ms": 50_400}, "eval for another 50400"),
+        ({"step_ms": 25_200}, "2 step(s) of 25200"),
+    )
+    for late, says in told:
+        s = Scenario(allowances=PLAIN)
+        s.given(s.notice(), s.cordoned())
+        (skipped,) = s.when(s.positions(**late))
+        assert isinstance(skipped, e.SaveSkipped)
+        assert says in skipped.reason
+        assert "cannot quiesce within 50400 ms" in skipped.reason
+    for in_time in ({"busy_for_ms": 50_399}, {"step_ms": 25_199}):
+        s = Scenario(allowances=PLAIN)
+        s.given(s.notice(), s.cordoned())
+        assert kinds(s.when(s.positions(**in_time))) == ["stop_step_agreed"]
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "waits_ms"), [(50, 5_000), (8_000, 20_000), (8_001, 20_002), (22_000, 50_400)]
+)
 def test_ranks_with_long_steps_are_waited_for_as_long_as_the_save_fits(
     step_ms: int, waits_ms: int
 ) -> None:
@@ -337,6 +358,14 @@ def test_the_largest_clock_skew_of_any_notice_counts_for_all_of_them() -> None:
         assert isinstance(received, e.NoticeReceived)
         assert received.budget.clock_skew_ms == s.state.current.clock_skew_ms == counted_ms
         assert s.when(given) == (), "a repeat"
+
+
+def test_a_moved_deadline_shortens_the_wait_for_ranks_and_never_lengthens_it() -> None:
+    s = Scenario(allowances=PLAIN)
+    s.given(s.notice(), s.cordoned())
+    hold = s.state.current.hold
+    s.given(s.notice(in_ms=50_000, native_id="n2"))
+    assert s.state.current.hold == hold, "there is still time for it"
 
 
 def test_with_the_last_soft_notice_withdrawn_the_drain_is_cancelled_and_another_may_open() -> None:

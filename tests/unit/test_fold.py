@@ -10,7 +10,8 @@ import pytest
 
 from drainfsm.core import events as e
 from drainfsm.core import inputs as i
-from drainfsm.core.budget import SAMPLES_MAX, Sample
+from drainfsm.core.budget import SAMPLES_MAX, Allowances, Sample
+from drainfsm.core.decider import decide
 from drainfsm.core.effects import (
     AnyEffect,
     HoldRanks,
@@ -23,8 +24,11 @@ from drainfsm.core.fold import Fold, evolve
 from drainfsm.core.handlers import EVENT_HANDLERS
 from drainfsm.core.inputs import AnyInput
 from drainfsm.core.lifecycle import TABLE
+from drainfsm.core.notice import Cause
 from drainfsm.core.records import Record
-from drainfsm.core.state import ACTIVE, Drain, State, first_state, known
+from drainfsm.core.requeue import Capacity, RefusedGeneration, RequeueRecord
+from drainfsm.core.state import ACTIVE, Committed, Drain, State, first_state, known
+from drainfsm.core.words import Verification
 from drainfsm.errors import EventRefusedError, RecordUnreadableError
 from drainfsm.testing.scenario import STORE, Scenario
 
@@ -200,6 +204,175 @@ def test_a_second_drain_starts_with_nothing_of_the_first() -> None:
     assert s.state.current.deadline_unix_ms == s.now_unix_ms + 90_000
     assert list(s.state.current.notices) == ["spot/n2"]
     assert [e.kind_of(x) for x in s.when(s.cordoned())] == ["node_cordoned"]
+
+
+def test_a_notice_that_was_taken_back_stays_so_in_every_drain_until_it_is_given_anew() -> None:
+    s = Scenario()
+    soft = replace(s.notice(in_ms=600_000, native_id="soft", hard=False).notice, detail="b")
+    s.given(i.ReceiveNotice(notice=soft), s.notice(native_id="soon", in_ms=500_000, hard=False))
+    s.given(i.WithdrawNotice(source="spot", native_id="soft", revision=1))
+    again = i.ReceiveNotice(notice=replace(soft, detail="a"))
+    (received,) = s.when(again)
+    assert isinstance(received, e.NoticeReceived)
+    assert s.state.current.notices["spot/soft"].withdrawn
+    s.when(i.WithdrawNotice(source="spot", native_id="soon", revision=1))
+    s.when(again)
+    s.then_nothing()
+    s.when(s.notice(in_ms=600_000, native_id="soft", hard=False, revision=2))
+    held = s.state.current.notices["spot/soft"]
+    assert (held.withdrawn, held.withdrawn_revision) == (False, 1)
+
+
+def test_an_older_withdrawal_takes_nothing_more_back_and_nothing_less() -> None:
+    state = Scenario().given(Scenario().notice(hard=False, revision=3)).state
+    for revision in (2, 1):
+        taken_back = e.NoticeWithdrawn(source="spot", native_id="n1", revision=revision)
+        state = evolve(state, taken_back)
+        assert state.attempt.withdrawn == {"spot/n1": 2}
+        assert state.current.notices["spot/n1"].withdrawn_revision == 2
+
+
+def test_a_drain_begins_to_act_at_the_earliest_instant_of_any_event() -> None:
+    s = Scenario()
+    s.when(s.notice(in_ms=600_000, hard=False))
+    first = s.state.current.act_at_unix_ms
+    s.when(s.notice(in_ms=900_000, hard=False, native_id="later"))
+    assert s.state.current.act_at_unix_ms == first
+    s.when(s.notice(in_ms=600_000, hard=False, native_id="odd clock", clock_skew_ms=4_500))
+    assert s.state.current.act_at_unix_ms == first - 4_000
+    (_, shortened) = s.when(s.notice(in_ms=500_000, hard=False, native_id="sooner"))
+    assert isinstance(shortened, e.DeadlineShortened)
+    assert s.state.current.act_at_unix_ms == shortened.act_at_unix_ms == first - 104_000
+    earlier = replace(shortened, to_unix_ms=shortened.to_unix_ms - 1)
+    for act_at, counts in ((first - 104_001, first - 104_001), (first, first - 104_000)):
+        after = evolve(s.state, replace(earlier, act_at_unix_ms=act_at))
+        assert after.current.act_at_unix_ms == counts
+
+
+def test_the_longest_steps_that_any_notice_told_of_count() -> None:
+    s = Scenario()
+    for native_id, step_ms, counts_ms in (("a", 0, 0), ("b", 900, 900), ("c", 30, 900)):
+        s.when(replace(s.notice(native_id=native_id), step_ms=step_ms))
+        assert s.state.current.step_ms == counts_ms
+
+
+@pytest.mark.parametrize("stage", ["writing", "committing"])
+def test_what_a_save_took_until_its_time_ran_out_is_evidence_for_the_next(stage: str) -> None:
+    s = Scenario().saving(in_ms=60_000)
+    s.wait(300)
+    if stage == "committing":
+        s.given(s.staged()).wait(700).given(s.durable())
+    s.wait(59_000)
+    assert isinstance(s.when(i.Tick())[0], e.SaveAbandoned)
+    assert s.state.attempt.samples == (
+        Sample(
+            world_size=4,
+            save_bytes=10_000_000,
+            store=STORE,
+            durable_ms=1_000 if stage == "committing" else 59_300,
+            commit_ms=59_000 if stage == "committing" else 0,
+        ),
+    )
+
+
+def test_a_save_that_failed_with_time_left_says_nothing_of_the_next() -> None:
+    s = Scenario().saving()
+    s.when(i.ReportSaveFailed(generation_id=s.generation_id, reason="full"))
+    s.then(e.SaveAbandoned)
+    assert s.state.attempt.samples == ()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_an_attempt_begins_with_what_the_one_before_it_left(saved: bool) -> None:
+    record = RequeueRecord(
+        job_id="job",
+        epoch=1,
+        cause=Cause.UNKNOWN,
+        generation_id="g" if saved else None,
+        manifest_digest="sha256:00" if saved else None,
+        step=7 if saved else None,
+        world_size=4,
+        capacity=Capacity(node_count=2),
+        recorded_unix_ms=0,
+    )
+    sample = Sample(world_size=4, save_bytes=1, store=STORE, durable_ms=1, commit_ms=1)
+    started = i.StartAttempt(
+        attempt_id="a",
+        node_count=2,
+        allowances=Allowances(quiesce_ms=7),
+        grace_ms=9,
+        store=STORE,
+        claim_slot=3,
+        restore=record,
+        samples=(sample,),
+    )
+    (event,) = decide(first_state(job_id="job", epoch=2), started, now_unix_ms=0)
+    attempt = evolve(first_state(job_id="job", epoch=2), event).attempt
+    left = Committed(generation_id="g", manifest_digest="sha256:00", step=7)
+    assert attempt.committed == (left if saved else None)
+    assert (attempt.samples, attempt.allowances.quiesce_ms) == ((sample,), 7)
+    assert (attempt.attempt_id, attempt.node_count, attempt.grace_ms) == ("a", 2, 9)
+    assert attempt.store == STORE
+
+
+def test_what_is_committed_or_restored_in_its_place_is_what_the_attempt_would_leave() -> None:
+    s = Scenario()
+    for step in (3, 4):
+        sample = Sample(world_size=4, save_bytes=1, store=STORE, durable_ms=step, commit_ms=1)
+        s.when(
+            e.CheckpointCommitted(
+                generation_id=f"g{step}",
+                manifest_digest=f"d{step}",
+                slot=step,
+                step=step,
+                sample=sample,
+            )
+        )
+    newest = Committed(generation_id="g4", manifest_digest="d4", step=4)
+    assert s.state.attempt.committed == newest
+    restored = e.CheckpointRestored(
+        generation_id="g3",
+        manifest_digest="d3",
+        step=3,
+        restore_ms=1,
+        verification=Verification.CHECKSUMS,
+    )
+    s.when(restored)
+    assert s.state.attempt.committed == newest, "nothing was refused"
+    damaged = RefusedGeneration(generation_id="g4", reason="checksum")
+    s.when(replace(restored, refused=(damaged,)))
+    assert s.state.attempt.committed == Committed(generation_id="g3", manifest_digest="d3", step=3)
+
+
+SAMPLE = Sample(world_size=4, save_bytes=1, store=STORE, durable_ms=1, commit_ms=1)
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        e.WorldFormed(world_size=3, save_bytes=5, restart=1),
+        e.CheckpointSized(save_bytes=7),
+        e.HealthyStepReached(step=9),
+        e.CheckpointRestored(
+            generation_id="g",
+            manifest_digest="d",
+            step=3,
+            restore_ms=1,
+            verification=Verification.SIZES,
+        ),
+        e.CheckpointCommitted(
+            generation_id="g", manifest_digest="d", slot=2, step=3, sample=SAMPLE
+        ),
+        e.AttemptFenced(by_epoch=2),
+        e.SourceUnknown(source="spot", node=0, since_unix_ms=1, detail="gone"),
+    ],
+    ids=e.kind_of,
+)
+def test_what_happens_beside_a_drain_leaves_it_as_it_is(fact: e.Event) -> None:
+    s = Scenario()
+    s.given(s.notice(), s.cordoned(), s.positions())
+    after = evolve(s.state, fact)
+    assert (after.drain, after.phase) == (s.state.drain, s.state.phase)
 
 
 def test_the_newest_samples_are_kept() -> None:
