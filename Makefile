@@ -78,7 +78,7 @@ mutants: $(DEV_READY)  ## break the code on purpose, once for each fault: do the
 mutants-tenth: $(DEV_READY)  ## a tenth of these faults, another one each day: what CI runs (a minute or two)
 	$(BIN)/python tests/mutants/run.py --tenth $$(date +%j)
 
-mutants-generated: $(DEV_READY)  ## every EVERY-th mutant that a tool makes of core, commit log and journal, from OFFSET on (12: half an hour)
+mutants-generated: $(DEV_READY)  ## every EVERY-th mutant that a tool makes of core, commit log and journal, from OFFSET on (12: some ten minutes)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,mutants]'
 	$(BIN)/python tests/mutants/generated.py --every $(EVERY) --first $(OFFSET)
 

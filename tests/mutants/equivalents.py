@@ -58,4 +58,11 @@ EQUIVALENTS: dict[tuple[str, str], str] = {
         "core/handlers.py",
         "hold = drain.hold -> hold = None",
     ): "a cordon is recorded once, and nobody is held before it",
+    (
+        "core/lifecycle.py",
+        (
+            "return event.act_at_unix_ms > event.budget.now_unix_ms -> "
+            "return event.act_at_unix_ms >= event.budget.now_unix_ms"
+        ),
+    ): "at that instant the row before it, which acts now, is taken",
 }

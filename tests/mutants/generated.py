@@ -1,6 +1,6 @@
-"""Mutants that a tool makes (mutmut's operators), run as the faults that were made by hand are.
+"""Mutants that a tool makes (mutmut's operators), each tried by the tests that reach it.
 
-    python tests/mutants/generated.py [--every N] [--first N] [--only FILE[:LINE] ...] [--seconds S] [--jobs N] [--reached FILE]
+    python tests/mutants/generated.py [--every N] [--first N] [--only FILE[:LINE] ...] [--help]
 
 Of ``core/``, ``store/commits.py`` and ``log/journal.py``: every N-th one, from the given one on.
 Those whose change nobody can see are listed in ``equivalents.py``, with the reason. Texts of
@@ -124,7 +124,6 @@ def main() -> int:
     )
     parser.add_argument(
         "--seconds",
-        "--slowest",
         type=float,
         default=300.0,
         metavar="S",

@@ -173,8 +173,19 @@ def test_the_table_itself_refuses_what_the_decider_would_not_do() -> None:
         act_at_unix_ms=0,
         budget=started.budget,
     )
-    with pytest.raises(EventRefusedError, match="earlier"):
-        evolve(s.state, shortened)
+    for to_unix_ms in (shortened.to_unix_ms, s.state.current.deadline_unix_ms):
+        with pytest.raises(EventRefusedError, match="earlier"):
+            evolve(s.state, replace(shortened, to_unix_ms=to_unix_ms))
+
+
+@pytest.mark.parametrize("kind", [e.BytesStaged, e.Durable, e.EntriesVerified, e.ManifestPublished])
+def test_the_table_itself_refuses_reports_of_another_save(kind: type[e.Fact]) -> None:
+    s = Scenario().saving()
+    s.given(s.staged(), s.durable(), s.verified(), s.published())
+    report, before = _only(s.history, kind), _state_before(s.history, kind)
+    evolve(before, report)
+    with pytest.raises(EventRefusedError):
+        evolve(before, replace(report, generation_id="other"))
 
 
 def _only(history: list[Record], kind: type[F]) -> F:
