@@ -65,4 +65,8 @@ EQUIVALENTS: dict[tuple[str, str], str] = {
             "return event.act_at_unix_ms >= event.budget.now_unix_ms"
         ),
     ): "at that instant the row before it, which acts now, is taken",
+    (
+        "core/decide_stop.py",
+        "found = stop.nodes[at : at + 1] -> found = stop.nodes[at : at + 2]",
+    ): "only the first of them is looked at",
 }

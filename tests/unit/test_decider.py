@@ -183,6 +183,17 @@ def test_ranks_that_do_not_stop_are_named_and_nothing_is_saved() -> None:
     assert skipped.reason == "rank 3 of node 1 (train) did not stop in time"
 
 
+def test_of_many_ranks_that_do_not_stop_eight_are_named_and_all_are_recorded() -> None:
+    s = Scenario(allowances=PLAIN, ranks_per_node=5)
+    s.given(s.notice(), s.cordoned(), s.positions(), s.quiesced(0)).wait(5_000)
+    missing = tuple(e.MissingRank(rank=n, node=1, last_step=100, phase="train") for n in range(9))
+    timed_out, skipped = s.when(i.Tick(missing=missing))
+    assert isinstance(timed_out, e.QuiesceTimedOut)
+    assert timed_out.missing == missing
+    assert isinstance(skipped, e.SaveSkipped)
+    assert skipped.reason.count("(train)") == 8
+
+
 def test_the_wait_for_ranks_ends_where_the_save_would_no_longer_fit() -> None:
     s = Scenario(allowances=PLAIN, save_bytes=100_000_000)
     s.given(s.notice(in_ms=15_501))

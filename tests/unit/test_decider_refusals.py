@@ -155,6 +155,9 @@ def test_ranks_that_are_not_the_nodes() -> None:
     s.given(s.positions())
     wrong = i.ReportQuiesced(node=0, ranks=s.ranks(1), step=101)
     refused(s, wrong, match="node 0 has ranks")
+    for node in (-1, 7):
+        stranger = i.ReportQuiesced(node=node, ranks=s.ranks(0), step=101)
+        refused(s, stranger, match=f"node {node} has ranks None")
 
 
 def test_bytes_that_are_durable_and_were_never_staged() -> None:
