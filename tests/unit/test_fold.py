@@ -182,7 +182,8 @@ def test_the_table_itself_refuses_what_the_decider_would_not_do() -> None:
 def test_the_table_itself_refuses_reports_of_another_save(kind: type[e.Fact]) -> None:
     s = Scenario().saving()
     s.given(s.staged(), s.durable(), s.verified(), s.published())
-    report, before = _only(s.history, kind), _state_before(s.history, kind)
+    report: Any = _only(s.history, kind)
+    before = _state_before(s.history, kind)
     evolve(before, report)
     with pytest.raises(EventRefusedError):
         evolve(before, replace(report, generation_id="other"))
