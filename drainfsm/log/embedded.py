@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -84,9 +84,15 @@ class EmbeddedServer:
 
     @classmethod
     def start(
-        cls, data_dir: Path, *, port: int = -1, timeout_s: float = START_S_MAX
+        cls,
+        data_dir: Path,
+        *,
+        port: int = -1,
+        timeout_s: float = START_S_MAX,
+        began: Callable[[int], object] = int,
     ) -> EmbeddedServer:
-        """Blocks until the server answers. ``port`` -1: a free one.
+        """Blocks until the server answers. ``port`` -1: a free one. ``began``: told the process id,
+        before the server answers.
 
         Raises:
             BrokerError: no binary, the directory is in use, or the server did not come up.
@@ -103,6 +109,7 @@ class EmbeddedServer:
             process = _Process(
                 [binary, "--config", str(config)], lock_fd=lock_fd, stderr=data_dir / STDERR
             )
+        began(process.pid)
         try:
             ports = _await_ports(data_dir, process, give_up=give_up)
         except BaseException:

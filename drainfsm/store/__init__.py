@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from drainfsm.errors import ConfigError
 from drainfsm.store.base import ObjectStore
@@ -39,7 +40,7 @@ def open_store(url: str) -> ObjectStore:
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise ConfigError(f"store {url!r}: a file URL has three slashes and an absolute path")
-        return PosixStore(Path(unquote(parts.path)))
+        return PosixStore(Path(os.fsdecode(unquote_to_bytes(parts.path))))
     if scheme in OBJECT_SCHEMES:
         return _open_objects(url)
     known = ", ".join(f"{known}://" for known in ("file", *OBJECT_SCHEMES))

@@ -21,7 +21,7 @@ from drainfsm.core.state import Phase
 from drainfsm.errors import BrokerError
 from drainfsm.log import NatsServer, connect
 from drainfsm.log.authority import CONFIG
-from drainfsm.log.embedded import EmbeddedServer
+from drainfsm.log.embedded import EmbeddedServer, server_binary
 from drainfsm.runtime.clock import Clock
 from drainfsm.runtime.paths import read_run_info
 from drainfsm_kit.nats_servers import nats_server
@@ -170,6 +170,24 @@ def test_what_is_left_of_the_exit_margin_is_for_a_server_that_was_there(tmp_path
         assert "did not reach the stream" not in agent.output()
         assert stream(server.url, job) == job.records()
         server.stop()
+
+
+def test_a_notice_while_the_embedded_server_starts_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no process of the job, from its first instant on."""
+    slow = tmp_path / "bin" / "nats-server"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\nsleep 3\nexec {server_binary()} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(slow.parent), prepend=os.pathsep)
+    with running_job(tmp_path, nats="") as job:
+        agent = job.start(["sleep", "600"], allowances=ROOMY, grace_s=120.0)
+        job.wait(lambda: "from the beginning" in agent.output() or None, what="the claim")
+        agent.signal()
+        assert agent.wait() == 75, agent.output()
+        assert "is forwarded to 1 process(es)" in agent.output()
+        assert "nats-server ended" not in agent.output()
 
 
 def test_an_embedded_server_that_hangs_costs_no_more_than_is_left_of_the_exit_margin(

@@ -51,6 +51,14 @@ def test_a_write_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None
     assert store.get("kept") == b"old"
 
 
+@pytest.mark.parametrize("name", [b"\xff", "é".encode(), b"a b%20?#\n"])
+def test_ranks_find_a_store_of_any_name_by_its_url(tmp_path: Path, name: bytes) -> None:
+    store = open_store(str(tmp_path / os.fsdecode(name)))
+    again = open_store(store.url)
+    assert isinstance(again, PosixStore)
+    assert os.fsencode(again.root) == os.fsencode(tmp_path) + b"/" + name
+
+
 def test_a_file_system_without_space_is_reported(tmp_path: Path) -> None:
     """A full disk, where we may mount one; elsewhere the limit above stands for it."""
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)]

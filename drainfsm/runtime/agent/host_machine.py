@@ -114,14 +114,15 @@ class HostMachine:
             return nats_server(self._config)
         data_dir = self._config.state_dir / self._config.job / "nats"
         try:
-            self._server = await in_thread("nats", lambda: EmbeddedServer.start(data_dir))
+            self._server = await in_thread(
+                "nats", lambda: EmbeddedServer.start(data_dir, began=self._others.add)
+            )
         except (BrokerError, OSError) as error:
             self._warn(
                 f"no NATS server: {error}. The job runs and drains nevertheless; its log stays "
                 f"in the journal {journal.path} until a server can be reached"
             )
             return None
-        self._others.add(self._server.pid)
         return NatsServer(url=self._server.url)
 
     @property
