@@ -44,6 +44,9 @@ RANGE_BYTES = (1 << 20, 4 << 20)
 READ_BYTES = 16 << 20
 """Ranges of one object that are under way."""
 
+SHORT_TRIES = 3
+"""An answer that is too short is no proof that the object is: it is asked for so often."""
+
 _END = b""
 
 
@@ -238,10 +241,11 @@ class ObjectRanges:
 
     def _fetch(self, start: int, end: int) -> Bytes:
         backend = self._connect(self.pace.flight().answer_s)
-        data = obstore.get_range(backend, self._path, start=start, end=end)
-        if len(data) != end - start:
-            raise EOFError(f"the object ends at {start + len(data)}")
-        return data
+        for _ in range(SHORT_TRIES):
+            data = obstore.get_range(backend, self._path, start=start, end=end)
+            if len(data) == end - start:
+                return data
+        raise EOFError(f"the object ends at {start + len(data)}")
 
 
 class _Fetched(NamedTuple):

@@ -195,6 +195,21 @@ def test_a_range_that_fails_is_asked_for_again_and_no_other(
     assert len([path for method, path in proxy.requests if method == "GET"]) == 4 + 2
 
 
+def test_an_answer_that_is_too_short_is_asked_for_again(
+    store: ObjectStore, proxy: FaultProxy
+) -> None:
+    """Twice; an object that stays too short is damaged."""
+    store.put("x", b"0123456789")
+    with store.ranges("x", size_bytes=10) as ranges:
+        proxy.faults.append(Fault("GET", "/x$", short=True, count=2))
+        place = bytearray(10)
+        ranges.read_into(0, memoryview(place))
+        assert place == b"0123456789"
+        proxy.faults[0].count = 99
+        with pytest.raises(EOFError, match="ends at 5"):
+            ranges.read_into(0, memoryview(place))
+
+
 def test_what_is_in_flight_follows_from_the_measured_pace() -> None:
     measured = StorePace(part_bytes=PART_SIZES, flight_bytes=UPLOAD_BYTES)
     unknown = measured.flight()

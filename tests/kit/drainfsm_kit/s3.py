@@ -128,9 +128,11 @@ class Fault:
         headers: dict[str, str] | None = None,
         forward: bool = False,
         delay_s: float = 0.0,
+        short: bool = False,
     ) -> None:
         """``status``: answer so; 0: no answer, the connection breaks. ``forward``: the server
-        gets the request first (what it did stands). ``delay_s`` alone: only slow."""
+        gets the request first (what it did stands). ``delay_s`` alone: only slow. ``short``: the
+        true answer, of whose body the second half is missing."""
         self.method = method
         self.pattern = re.compile(pattern)
         self.count = count
@@ -138,6 +140,7 @@ class Fault:
         self.headers = headers or {}
         self.forward = forward
         self.delay_s = delay_s
+        self.short = short
         self.seen = 0
 
     @property
@@ -201,8 +204,10 @@ class _Handler(BaseHTTPRequestHandler):
         fault = proxy.fault_for(self.command, self.path)
         if fault is not None and fault.delay_s:
             time.sleep(fault.delay_s)
-        if fault is None or fault.only_slow:
+        if fault is None or fault.only_slow or fault.short:
             status, headers, answer = self._forward(proxy.server_port, body)
+            if fault is not None and fault.short:
+                answer = answer[: len(answer) // 2]
             proxy.answered(len(answer))
             self._answer(status, headers, answer)
             return
