@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parent / "sharing_rank.py"
 URL = f"s3://{BUCKET}/shared"
 RANKS, MACHINES, TIMES = 3, 2, 2
 GENERATION = periodic_id(epoch=1, step=0, restart=0)
-JOB_S_MAX = 120
+JOB_S_MAX = 200
 
 
 @pytest.fixture(scope="module")
