@@ -38,7 +38,7 @@ lint: $(DEV_READY)  ## formatting, code rules, import contracts, dead code
 types: $(DEV_READY)  ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(DEV_READY)  ## every benchmark beside its peers (about 10 minutes when idle); BENCH=NAME: a single one
+bench: $(DEV_READY)  ## every benchmark beside its peers (about 25 minutes when idle); BENCH=NAME: a single one
 	$(BIN)/python -m bench $(BENCH)
 
 bench-quick: $(DEV_READY)  ## the subset that CI runs; fails when a ratio leaves its gate (about half a minute)
