@@ -193,10 +193,12 @@ def report_save_failed(draft: Draft, given: i.ReportSaveFailed) -> None:
 
 
 def checkpoint_committed(draft: Draft, fact: e.CheckpointCommitted) -> None:
-    """A periodic save was published."""
+    """A periodic save was published. One that comes late, or again, takes nothing back: slots tell
+    which of two is newer."""
     state = draft.state
     over = state.phase in (Phase.EXITED, Phase.LOST)
-    if not over and not _committed(state, fact.generation_id):
+    committed = state.attempt.committed
+    if not over and (committed is None or fact.slot > committed.slot):
         draft.add(fact)
 
 

@@ -209,6 +209,7 @@ def _committed(
         generation_id=event.generation_id,
         manifest_digest=event.manifest_digest,
         step=event.step,
+        slot=event.slot,
     )
     samples = _with_sample(attempt, event.sample)
     return State(replace(attempt, committed=committed, samples=samples), drain, dest)
@@ -303,6 +304,7 @@ def _checkpoint_restored(
             generation_id=event.generation_id,
             manifest_digest=event.manifest_digest,
             step=event.step,
+            slot=committed.slot,
         )
         attempt = replace(attempt, committed=taken)
     return State(attempt, drain, dest)

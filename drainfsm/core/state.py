@@ -117,6 +117,8 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     generation_id: str
     manifest_digest: str
     step: int
+    slot: int = 0
+    """Of the newest commit record that this attempt has made; 0: none."""
 
 
 def left_on(record: RequeueRecord) -> Committed | None:

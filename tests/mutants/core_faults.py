@@ -141,7 +141,9 @@ FAULTS = (
     )),
     *faults_of("core/decide_save.py", TESTS, (
         ("a commit that was overtaken is committed twice", "elif state.phase is Phase.LEAVING and not _committed", "elif state.phase is Phase.LEAVING or _committed"),
-        ("a periodic commit is recorded again", "if not over and not _committed(state, fact.generation_id):", "if not over:"),
+        ("a periodic commit is recorded again", "if not over and (committed is None or fact.slot > committed.slot):", "if not over:"),
+        ("a late commit takes a newer one back", "fact.slot > committed.slot", "fact.slot != committed.slot"),
+        ("a job that went back commits nothing until it is where it was", "fact.slot > committed.slot", "fact.step > committed.step"),
         ("the rule is not evaluated after quiesce", "    if not budget.fits:\n        skip(draft, does_not_fit(budget), budget=budget)\n        return\n", ""),
         ("the rule is not evaluated while saving", "Phase.QUIESCED, *SAVE_UNDER_WAY):\n        budget = budget_of", "Phase.QUIESCED):\n        budget = budget_of"),
         ("durable too late goes on", "    recheck(draft)\n    if draft.state.phase is not Phase.STAGED:\n        return\n", ""),

@@ -14,9 +14,9 @@ from drainfsm.core.decider import EX_TEMPFAIL
 from drainfsm.core.effects import effects_of
 from drainfsm.core.notice import Cause
 from drainfsm.core.quantiles import samples_needed
-from drainfsm.core.requeue import Capacity, RequeueRecord
+from drainfsm.core.requeue import Capacity, RefusedGeneration, RequeueRecord
 from drainfsm.core.state import Phase, generation_id, known, periodic_id
-from drainfsm.core.words import CordonOutcome
+from drainfsm.core.words import CordonOutcome, Verification
 from drainfsm.testing.scenario import NOON_UNIX_MS, STORE, Scenario
 
 SAMPLE = Sample(world_size=4, save_bytes=10, store=STORE, durable_ms=1, commit_ms=1)
@@ -257,17 +257,52 @@ def committed(step: int) -> e.CheckpointCommitted:
     return e.CheckpointCommitted(
         generation_id=periodic_id(epoch=1, step=step, restart=0),
         manifest_digest="sha256:00",
-        slot=2,
+        slot=step,
         step=step,
         sample=SAMPLE,
     )
 
 
 def test_a_periodic_commit_is_recorded_once() -> None:
+    """Also one that is said again once there is a newer one."""
     s = Scenario()
-    s.when(committed(3))
+    for step in (3, 4):
+        s.when(committed(step))
+        s.then(e.CheckpointCommitted)
+    for step in (4, 3):
+        s.when(committed(step))
+        s.then_nothing()
+    newest = s.state.attempt.committed
+    assert newest is not None
+    assert newest.step == 4
+
+
+def test_a_commit_of_an_earlier_step_behind_a_restart_is_the_newest() -> None:
+    s = Scenario()
+    s.when(committed(4))
+    s.when(replace(committed(3), slot=5))
     s.then(e.CheckpointCommitted)
-    s.when(committed(3))
+    newest = s.state.attempt.committed
+    assert newest is not None
+    assert newest.step == 3
+
+
+def test_a_damaged_generation_that_is_said_again_is_not_taken_again() -> None:
+    s = Scenario()
+    for step in (3, 4):
+        s.when(committed(step))
+    damaged = RefusedGeneration(generation_id=committed(4).generation_id, reason="checksum")
+    s.when(
+        e.CheckpointRestored(
+            generation_id=committed(3).generation_id,
+            manifest_digest="sha256:00",
+            step=3,
+            restore_ms=1,
+            verification=Verification.CHECKSUMS,
+            refused=(damaged,),
+        )
+    )
+    s.when(committed(4))
     s.then_nothing()
 
 

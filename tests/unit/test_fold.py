@@ -340,7 +340,7 @@ def test_what_is_committed_or_restored_in_its_place_is_what_the_attempt_would_le
                 sample=sample,
             )
         )
-    newest = Committed(generation_id="g4", manifest_digest="d4", step=4)
+    newest = Committed(generation_id="g4", manifest_digest="d4", step=4, slot=4)
     assert s.state.attempt.committed == newest
     restored = e.CheckpointRestored(
         generation_id="g3",
@@ -353,7 +353,8 @@ def test_what_is_committed_or_restored_in_its_place_is_what_the_attempt_would_le
     assert s.state.attempt.committed == newest, "nothing was refused"
     damaged = RefusedGeneration(generation_id="g4", reason="checksum")
     s.when(replace(restored, refused=(damaged,)))
-    assert s.state.attempt.committed == Committed(generation_id="g3", manifest_digest="d3", step=3)
+    taken = Committed(generation_id="g3", manifest_digest="d3", step=3, slot=4)
+    assert s.state.attempt.committed == taken
 
 
 SAMPLE = Sample(world_size=4, save_bytes=1, store=STORE, durable_ms=1, commit_ms=1)
