@@ -28,7 +28,11 @@ from drainfsm.views.jobs import jobs_of_file
 from drainfsm.views.report import report_jobs
 from drainfsm_kit.shipping import ship
 
-HISTORIES = sorted((Path(__file__).parents[1] / "replay" / "histories").glob("*.jsonl"))
+HISTORIES = sorted(
+    path
+    for path in (Path(__file__).parents[1] / "replay" / "histories").glob("*.jsonl")
+    if "." not in path.stem  # what a version recorded: each brings one more
+)
 MARKUP = "<img src=x onerror=alert(1)>"
 
 
