@@ -175,15 +175,16 @@ def report_published(draft: Draft, given: i.ReportPublished) -> None:
                 sample=sample,
             )
         )
-    elif state.phase is Phase.LEAVING and not _committed(state, given.generation_id):
-        draft.add(
+    elif state.phase is Phase.LEAVING:
+        checkpoint_committed(
+            draft,
             e.CheckpointCommitted(
                 generation_id=given.generation_id,
                 manifest_digest=given.manifest_digest,
                 slot=given.slot,
                 step=save.step,
                 sample=sample,
-            )
+            ),
         )
 
 
@@ -193,18 +194,13 @@ def report_save_failed(draft: Draft, given: i.ReportSaveFailed) -> None:
 
 
 def checkpoint_committed(draft: Draft, fact: e.CheckpointCommitted) -> None:
-    """A periodic save was published. One that comes late, or again, takes nothing back: slots tell
-    which of two is newer."""
+    """A save was published outside of a drain's countdown. One that comes late, or again, takes
+    nothing back: slots tell which of two is newer."""
     state = draft.state
     over = state.phase in (Phase.EXITED, Phase.LOST)
     committed = state.attempt.committed
     if not over and (committed is None or fact.slot > committed.slot):
         draft.add(fact)
-
-
-def _committed(state: State, generation: str) -> bool:
-    committed = state.attempt.committed
-    return committed is not None and committed.generation_id == generation
 
 
 SaveReport = (
