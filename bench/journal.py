@@ -145,9 +145,9 @@ TOPIC = Topic(
     open=opened,
     ratios=(
         at_least("G5", "beside eventsourcing, in memory",
-                 "eventsourcing, in memory", "export: read, fold", goal=12, gate=8),
+                 "eventsourcing, in memory", "export: read, fold", goal=12, gate=6.5),
         at_least("G5", "beside eventsourcing, sqlite",
-                 "eventsourcing, sqlite", "export: read, fold", goal=12, gate=11),
+                 "eventsourcing, sqlite", "export: read, fold", goal=12, gate=8.5),
         at_most("G5", "beside the loop by hand", "export: read, fold",
                 "export: by hand, split, msgspec, evolve", goal=1.25, gate=1.6),
         at_least("G5", "one journal of 16 records, beside eventsourcing, sqlite",

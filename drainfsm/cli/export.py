@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
         return _archive(arguments)
     if arguments.since is not None:
         raise ConfigError("--since: only with --otlp --follow")
-    history = read_history(arguments)
+    history = read_history(arguments, each=decode_as_stored)
     if arguments.epoch is not None:
         logs = tuple(log for log in history.logs if log.epoch == arguments.epoch)
         if not logs:

@@ -15,6 +15,7 @@ from drainfsm.cli.logs import report_damage
 from drainfsm.cli.options import NATS_KEYS, Parser, add_options
 from drainfsm.cli.settings import Settings, load_settings
 from drainfsm.cli.stores import store_of
+from drainfsm.core.codec import decode_as_stored
 from drainfsm.errors import ConfigError
 from drainfsm.views.history import History, read_file, read_kept
 
@@ -67,7 +68,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _history(settings: Settings, arguments: argparse.Namespace) -> History:
-    history = read_kept(store_of(settings)) if arguments.file is None else read_file(arguments.file)
+    if arguments.file is None:
+        history = read_kept(store_of(settings))
+    else:
+        history = read_file(arguments.file, each=decode_as_stored)
     if not any(log.job_id == settings.job for log in history.logs) and not history.damage:
         where = "the store keeps" if arguments.file is None else f"{arguments.file} holds"
         raise ConfigError(f"{where} no records of job {settings.job}: nothing to import")

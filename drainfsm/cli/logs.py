@@ -81,8 +81,10 @@ def reader_of(
     )
 
 
-def read_history(arguments: argparse.Namespace) -> History:
-    """What the options name.
+def read_history(
+    arguments: argparse.Namespace, *, each: Callable[[bytes], Record] = decode
+) -> History:
+    """What the options name. ``each``: see ``read_file``.
 
     Raises:
         ConfigError: they name no log.
@@ -90,7 +92,7 @@ def read_history(arguments: argparse.Namespace) -> History:
     """
     settings = load_settings(vars(arguments), environment=os.environ, directory=Path.cwd())
     if arguments.file is not None:
-        history = read_file(arguments.file)
+        history = read_file(arguments.file, each=each)
         if arguments.job is not None:
             logs = tuple(log for log in history.logs if log.job_id == settings.job)
             history = History(logs=logs, damage=history.damage)

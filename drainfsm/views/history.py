@@ -7,13 +7,13 @@ import io
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from drainfsm.core.codec import decode_as_stored, encode
+from drainfsm.core.codec import decode, decode_as_stored, encode
 from drainfsm.core.records import Record, subjects_of
 from drainfsm.errors import ConfigError, LogError, RecordUnreadableError
 from drainfsm.log.frames import MAGIC as JOURNAL_MAGIC
@@ -100,8 +100,9 @@ def is_pipe(path: Path) -> bool:
     return False
 
 
-def read_file(path: Path) -> History:
-    """An exported file, less what is not a record, or a journal up to its damage.
+def read_file(path: Path, *, each: Callable[[bytes], Record] = decode) -> History:
+    """An exported file, less what is not a record, or a journal up to its damage. ``each``: how a
+    record is read; by ``decode_as_stored`` for who passes it on, or looks at its bytes.
 
     Raises:
         ConfigError: there is no such file.
@@ -114,15 +115,15 @@ def read_file(path: Path) -> History:
     if data.startswith(JOURNAL_MAGIC):
         records, damage = read_one_journal(path)
         return History(logs=by_attempt(records), damage=damage)
-    return _read_lines(path, data)
+    return _read_lines(path, data, each)
 
 
-def _read_lines(path: Path, data: bytes) -> History:
+def _read_lines(path: Path, data: bytes, each: Callable[[bytes], Record]) -> History:
     records: list[Record] = []
     unreadable = Unreadable()
     for number, line in enumerate(_lines(data), start=1):
         try:
-            records.append(decode_as_stored(line))
+            records.append(each(line))
         except RecordUnreadableError as error:
             if line.strip():
                 unreadable.add(f"{path}, line {number}: {error}")
@@ -162,7 +163,7 @@ def read_kept(store: ObjectStore) -> History:
     records: list[Record] = []
     damages: list[str] = []
     for name, data in kept_objects(store):
-        found = _read_lines(Path(name), data)
+        found = _read_lines(Path(name), data, decode_as_stored)
         records += found.records
         damages += [found.damage] if found.damage else []
     return History(logs=by_attempt(records), damage="; ".join(damages))
