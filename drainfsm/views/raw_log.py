@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from drainfsm.core.foreign import read_json
-from drainfsm.core.records import subject_of
+from drainfsm.core.records import subjects_of
 from drainfsm.errors import ConfigError, JournalCorruptError, RecordUnreadableError
 from drainfsm.log.frames import MAGIC
 from drainfsm.log.journal import journals, read_lines
@@ -102,11 +102,10 @@ async def _stream(server: NatsServer, job_id: str) -> tuple[list[RawLine], int |
 
     connection = await connect(server, timeout_s=CONNECT_S)
     try:
-        every_attempt = subject_of(job_id=job_id, epoch=0).removesuffix("0") + "*"
         config = (await connection.stream_info()).config
         lines = [
             RawLine(f"message {message.sequence}", message.data)
-            async for message in connection.messages(every_attempt)
+            async for message in connection.messages(subjects_of(job_id))
         ]
         return lines, forgets_after_ms(config) if config else None
     finally:

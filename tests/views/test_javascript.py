@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pytest
@@ -40,6 +41,19 @@ def job(tmp_path: Path) -> Iterator[RunningJob]:
         yield running
 
 
+@contextlib.contextmanager
+def following(*where: str) -> Iterator[IO[str]]:
+    """What ``follow.js`` prints."""
+    with subprocess.Popen(
+        ["node", "follow.js", *where], cwd=EXAMPLES, stdout=subprocess.PIPE, text=True
+    ) as follower:
+        assert follower.stdout is not None
+        try:
+            yield follower.stdout
+        finally:
+            follower.kill()
+
+
 def served_by(job: RunningJob, *, epoch: int) -> RunInfo:
     def found() -> RunInfo | None:
         info = read_run_info(job.state_dir, job.job)
@@ -52,22 +66,14 @@ def test_node_follows_a_job_over_its_attempts_and_their_servers(job: RunningJob)
     agent = job.start(job.toy(), allowances=ROOMY, grace_s=120.0)
     served_by(job, epoch=1)
     path = run_info_path(job.state_dir, job.job)
-    follower = subprocess.Popen(
-        ["node", "follow.js", str(path)], cwd=EXAMPLES, stdout=subprocess.PIPE, text=True
-    )
-    assert follower.stdout is not None
-    said = (line.rstrip("\n") for line in follower.stdout)
-    try:
+    with following(str(path)) as lines:
+        said = (line.rstrip("\n") for line in lines)
         assert "1 healthy_step_reached" in said
         agent.signal()
         assert agent.wait() == 75
         job.start(job.toy(), allowances=ROOMY)
         assert "1 exited" in said
         assert "2 healthy_step_reached" in said
-    finally:
-        follower.kill()
-        follower.wait()
-        follower.stdout.close()
 
 
 def test_node_reads_past_what_is_no_record(own_nats_server: EmbeddedServer) -> None:
@@ -87,22 +93,11 @@ def test_node_reads_past_what_is_no_record(own_nats_server: EmbeddedServer) -> N
         await connection.close()
 
     asyncio.run(publish())
-    follower = subprocess.Popen(
-        ["node", "follow.js", own_nats_server.url, "job"],
-        cwd=EXAMPLES,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert follower.stdout is not None
-    try:
-        assert [follower.stdout.readline() for _ in first.events] == [
+    with following(own_nats_server.url, "job") as said:
+        assert [said.readline() for _ in first.events] == [
             f"1 {kind_of(event)}\n" for event in first.events
         ]
-        assert follower.stdout.readline() == "1 new?[2J?\n"
-    finally:
-        follower.kill()
-        follower.wait()
-        follower.stdout.close()
+        assert said.readline() == "1 new?[2J?\n"
 
 
 def test_node_reads_a_stream_that_was_made_anew(own_nats_server: EmbeddedServer) -> None:
@@ -118,22 +113,11 @@ def test_node_reads_a_stream_that_was_made_anew(own_nats_server: EmbeddedServer)
         await connection.close()
 
     asyncio.run(publish(first))
-    follower = subprocess.Popen(
-        ["node", "follow.js", own_nats_server.url, "job"],
-        cwd=EXAMPLES,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert follower.stdout is not None
-    try:
+    with following(own_nats_server.url, "job") as said:
         for epoch, records in ((1, first), (2, second)):
             for _ in records:
-                assert follower.stdout.readline() == f"{epoch} healthy_step_reached\n"
+                assert said.readline() == f"{epoch} healthy_step_reached\n"
             asyncio.run(publish(second))
-    finally:
-        follower.kill()
-        follower.wait()
-        follower.stdout.close()
 
 
 def test_node_says_what_it_wants() -> None:
